@@ -173,14 +173,49 @@ class Message(NamedTuple):
     raised: str
 
 
+class Raise(NamedTuple):
+    """A ``raise``: its module, the function around it with its classes, the name of the error, and its message.
+
+    The message is empty if it comes from elsewhere, as another error's does.
+    """
+
+    module: str
+    function: str
+    error: str
+    text: str
+
+
 @cache
-def messages() -> list[Message]:
-    """Return the messages of all modules, those of one module as they stand in it."""
-    trees = {
+def _trees() -> dict[str, ast.Module]:
+    return {
         path.relative_to(SOURCES).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
         for folder in ("hydra_plugins", "portico")
         for path in sorted((SOURCES / folder).rglob("*.py"))
     }
+
+
+def raises() -> list[Raise]:
+    """Return every ``raise`` of all modules; one that only raises a caught error again is left out."""
+    return [found for module, tree in _trees().items() for found in _raises_of(module, tree, tree, ())]
+
+
+def _raises_of(module: str, tree: ast.Module, node: ast.AST, names: tuple[str, ...]) -> Iterator[Raise]:
+    for child in ast.iter_child_nodes(node):
+        is_scope = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        inner = (*names, child.name) if is_scope else names
+        if isinstance(child, ast.Raise) and child.exc is not None:
+            error = child.exc
+            arguments = error.args if isinstance(error, ast.Call) else []
+            texts = _texts(arguments[0], tree) if arguments else []
+            name = ast.unparse(error.func if isinstance(error, ast.Call) else error)
+            yield Raise(module, ".".join(names), name, texts[0] if texts else "")
+        yield from _raises_of(module, tree, child, inner)
+
+
+@cache
+def messages() -> list[Message]:
+    """Return the messages of all modules, those of one module as they stand in it."""
+    trees = _trees()
     errors = _error_classes(trees.values())
     return [message for module, tree in trees.items() for message in _messages_of(module, tree, errors)]
 

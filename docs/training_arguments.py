@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 from portico import IPUTrainingArguments, ORTTrainingArguments, Seq2SeqTrainingArguments, TrainingArguments
 from portico.deprecated import RENAMED, retired_treatments
-from portico.validation import REFUSALS
 
 PAGE = Path(__file__).with_suffix(".md")
 
@@ -98,11 +97,12 @@ Every field of `TrainingArguments` and `Seq2SeqTrainingArguments`: type, default
 it. Meaning and default are those of `transformers`, except for the Lightning fields `accelerator`, `strategy`,
 `devices`, `num_nodes` and `precision`, and for `corrections` and `stop_on_nan`, which are portico's own
 ([corrections](corrections.md)). Trackers have [a page of their own](trackers.md).
-Setting a field without effect logs a warning; a refused value raises an error before any work.
+Setting a field without effect logs a warning; a refused value raises an error before any work, and what only training
+reads is refused by `train()`, so that a trainer which only evaluates may have it.
 
 Whatever `transformers` trains with is accepted, with a warning if the effect is hardly wanted (`max_grad_norm=-1`).
-There are two exceptions: a switch given as a word that says no, such as `bf16="False"`, which `transformers` takes for
-`True`, and `gradient_accumulation_steps` below 1, since a step needs a batch.
+There are three exceptions: a switch given as a word that says no, such as `bf16="False"`, which `transformers` takes for
+`True`; `gradient_accumulation_steps` below 1, since a step needs a batch; and a part of a step as `max_steps`.
 
 This page is generated from the docstrings: `python docs/training_arguments.py`.
 """
@@ -152,11 +152,10 @@ def _table(title: str) -> str:
 
 def _row(arguments: type, name: str, effect: str, anchor: str = "") -> str:
     one = next(each for each in dataclasses.fields(arguments) if each.name == name)
-    refused = f" Refused {': '.join(REFUSALS[name])}." if name in REFUSALS else ""
     # `HfArgumentParser` changes the `type` of a field.
     annotation = next(vars(base)["__annotations__"][name] for base in arguments.__mro__ if _annotates(base, name))
     kind = f"{kind_of(annotation)}, default `{default_of(one)}`".replace("|", r"\|")
-    effect = f"{effect}{refused}".replace("|", r"\|")
+    effect = effect.replace("|", r"\|")
     # A backend's own meaning of an argument is not that of the plain trainer.
     lightning = "" if anchor else LIGHTNING.get(name, "")
     return f'| <a id="{anchor or name}"></a>`{name}`<br>{kind} | {effect} | {lightning} |\n'

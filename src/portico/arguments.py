@@ -511,8 +511,30 @@ _NEEDED: Mapping[str, tuple[str, ...] | None] = {
     "logging_steps": ("logging_strategy", "steps"),
     "save_steps": ("save_strategy", "steps"),
 }
+NO_COMPILER = "no"
+"""The name by which accelerate turns ``torch_compile_backend`` off."""
+
 # As under transformers, a trainer that only evaluates may have None.
 _NEEDED_TO_TRAIN = ("gradient_accumulation_steps", "max_grad_norm", "weight_decay")
+# Only training reads them, so under transformers a trainer that only evaluates may have any value.
+READ_IN_TRAINING = (
+    "activation_checkpointing",
+    "activation_checkpointing_kwargs",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "data_seed",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "gradient_checkpointing_kwargs",
+    "learning_rate",
+    "lr_scheduler_kwargs",
+    "max_grad_norm",
+    "per_device_train_batch_size",
+    "save_total_limit",
+    "warmup_steps",
+    "weight_decay",
+)
 
 
 @cache
@@ -546,13 +568,24 @@ _READ_IN_SOME_RUNS = (
 )
 
 
-def refuse_wrong_kinds(args: HFTrainingArguments) -> None:
-    """Refuse values that transformers would compare, convert or join, and fail at without their name."""
+def refuse_wrong_kinds(args: HFTrainingArguments, *, trains: bool = False) -> None:
+    """Refuse values that transformers would compare, convert or join, and fail at without their name.
+
+    What only training reads is refused if the trainer ``trains``.
+    """
     for name, value, rule in _values_of_other_kinds(args):
-        if name in _READ_IN_SOME_RUNS or (value is not None and bool in rule.kinds and not _is_misread(value)):
+        if name in _READ_IN_SOME_RUNS or _is_read_in_training(args, name) is not trains:
+            continue
+        if value is not None and bool in rule.kinds and not _is_misread(value):
             continue
         problem = "is a string" if isinstance(value, str) and not rule.choices else "cannot be used"
         raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.in_python()}.")
+
+
+def _is_read_in_training(args: HFTrainingArguments, name: str) -> bool:
+    # `greater_is_better` is derived from the name of the metric where the arguments are made.
+    is_given = getattr(args, "greater_is_better", None) is not None
+    return name in READ_IN_TRAINING or (name == "metric_for_best_model" and is_given)
 
 
 def warn_of_other_kinds(args: HFTrainingArguments) -> None:
@@ -583,7 +616,7 @@ def _is_misread(value: object) -> bool:
         return True
 
 
-def refuse_untrainable(args: TrainingArguments) -> None:
+def refuse_none(args: TrainingArguments) -> None:
     """Refuse None for an argument that training computes with and an evaluation does not read."""
     for name in _NEEDED_TO_TRAIN:
         if getattr(args, name) is None:

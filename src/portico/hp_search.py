@@ -378,7 +378,7 @@ def checked_search(
             "`Trainer(model_init=...)`, which makes a new model for each trial."
         )
     directions = checked_directions(direction)
-    if isinstance(n_trials, bool) or not isinstance(n_trials, int) or n_trials < 1:
+    if not _is_count(n_trials):
         raise InputError(f"`n_trials={n_trials!r}` is not a number of trials; set it to an int >= 1.")
     for argument, given in functions.items():
         if given is not None and not callable(given):
@@ -396,6 +396,14 @@ def checked_search(
             "set `backend='optuna'`, or `devices=1` and start one process."
         )
     return chosen, directions
+
+
+def _is_count(n_trials: Any) -> bool:
+    """Return whether a search can count up to ``n_trials``; ``None`` is for Optuna's ``timeout``."""
+    try:
+        return n_trials is None or bool(n_trials >= 1)
+    except (TypeError, ValueError):
+        return False
 
 
 def apply_trial(args: "TrainingArguments", chosen: Mapping[str, Any]) -> None:

@@ -178,8 +178,13 @@ class Seq2SeqTrainer(Trainer):
             **options,
         )
         self._set_generation_config(self.model)
-        # A subclass may override `prediction_step`, which generates and pads.
-        if self.args.predict_with_generate and type(self).prediction_step is Seq2SeqTrainer.prediction_step:
+
+    def _check_training(self) -> None:
+        super()._check_training()
+        # An evaluation without metrics computes the loss and generates nothing; a subclass may override the step.
+        evaluates = self.args.eval_strategy != "no" and not self.args.prediction_loss_only
+        is_overridden = type(self).prediction_step is not Seq2SeqTrainer.prediction_step
+        if self.args.predict_with_generate and evaluates and self.compute_metrics is not None and not is_overridden:
             self._check_generation()
 
     def _check_generation(self) -> None:
@@ -285,6 +290,7 @@ class Seq2SeqTrainer(Trainer):
         """
         if not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
+        self._check_generation()
         inputs = self._prepare_inputs(inputs)
         tokens = self._generate(inputs, gen_kwargs or self._gen_kwargs)
         config = settled_config(self.model)

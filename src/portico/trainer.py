@@ -37,7 +37,7 @@ from transformers import (
 )
 
 from portico import deprecated, hp_search, hub, observers
-from portico.arguments import TrainingArguments, as_transformers_arguments, metric_key, refuse_untrainable
+from portico.arguments import TrainingArguments, as_transformers_arguments, metric_key
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.engine_files import gathered_weights, lacks_weights, load_engine, save_engine
@@ -61,7 +61,7 @@ from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import call_in_workers, connect, connect_early
 from portico.distributed.sequence import sequence_sharing
-from portico.distributed.strategies import refuse_sharded_weights
+from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
@@ -90,11 +90,14 @@ from portico.validation import (
     check_collator,
     check_examples,
     check_lightning_kwargs,
+    check_optimizers,
     check_part_kinds,
     check_parts,
     prepare_arguments,
     refuse_empty,
+    refuse_unsavable,
     refuse_unsuitable_hooks,
+    refuse_untrainable,
     refuse_untrainable_quantized,
     warn_of_misspelt_hooks,
 )
@@ -119,6 +122,13 @@ if TYPE_CHECKING:
 
 
 _OMITTED: Any = object()
+# Methods of a subclass that may read the optimizer in a way that only it knows.
+_MAKERS_OF_OPTIMIZERS = (
+    "create_optimizer",
+    "create_optimizer_and_scheduler",
+    "create_scheduler",
+    "get_optimizer_cls_and_kwargs",
+)
 # The constructor's names for the data that a loader is made of.
 _DATA_ARGUMENTS = {"training": "train_dataset", "evaluation": "eval_dataset"}
 
@@ -449,6 +459,14 @@ class Trainer:
         )
         log_overridden_arguments(self)
 
+    def _check_training(self) -> None:
+        """Refuse what only a training reads; methods of a subclass may read it otherwise."""
+        refuse_untrainable(self.args)
+        if not self._overrides("_save", "save_model", "_save_checkpoint"):
+            refuse_unsavable(self.processing_class, self.args)
+        if not self._overrides(*_MAKERS_OF_OPTIMIZERS):
+            check_optimizers(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
+
     def _overrides(self, *names: str) -> bool:
         """Return whether a subclass outside of portico defines one of the methods ``names``."""
         return any(not getattr(type(self), name).__module__.startswith("portico.") for name in names)
@@ -456,7 +474,8 @@ class Trainer:
     def _adds_metrics(self) -> bool:
         """Return whether code of the user may add metrics to those of the evaluation of each set."""
         kinds = [type(callback) for callback in self.callback_handler.callbacks]
-        events = [kind.on_evaluate for kind in kinds if not kind.__module__.startswith(("portico.", "transformers."))]
+        users = [kind for kind in kinds if not kind.__module__.startswith(("portico.", "transformers."))]
+        events = [getattr(kind, "on_evaluate", None) for kind in users]
         return self._overrides("evaluate", "_evaluate") or any(
             event is not TrainerCallback.on_evaluate for event in events
         )
@@ -728,7 +747,7 @@ class Trainer:
         """
         for observer in observers.active:
             resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
-        refuse_untrainable(self.args)
+        self._check_training()
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
             if self.args.save_strategy != "no":
@@ -1545,7 +1564,7 @@ class Trainer:
                 "`metric_for_best_model` via the TrainingArguments. Or let `compute_metrics` return it."
             )
         value = metrics[key]
-        if np.ndim(value):
+        if np.ndim(value) and np.size(value) != 1:
             raise InputTypeError(
                 f"`{key}` is a {type(value).__name__} of shape {list(np.shape(value))}, which cannot be compared as "
                 "`metric_for_best_model`; let `compute_metrics` return a number under that name, or set another one."
@@ -1991,6 +2010,7 @@ class Trainer:
 
     def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Run backward on ``loss`` through the strategy, at once."""
+        refuse_own_backward(self.lightning_trainer.strategy)
         self.lightning_trainer.strategy.backward(loss, None, **kwargs)
 
     def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:

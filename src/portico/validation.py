@@ -20,13 +20,10 @@ from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
     Callback,
-    DeviceStatsMonitor,
     GradientAccumulationScheduler,
     LearningRateFinder,
-    LearningRateMonitor,
     OnExceptionCheckpoint,
     StochasticWeightAveraging,
-    ThroughputMonitor,
 )
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import LayerSync, Precision
@@ -35,12 +32,15 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from portico.arguments import (
+    NO_COMPILER,
+    READ_IN_TRAINING,
     UNUSUAL_NUMBERS,
     TrainingArguments,
     adopt_arguments,
     argument_rules,
     correction_names,
     metric_key,
+    refuse_none,
     refuse_wrong_kinds,
     warn_of_other_kinds,
 )
@@ -195,14 +195,15 @@ def check_part_kinds(
     for callback in _listed("callbacks", callbacks):
         check_callback(callback)
     for callback in _listed("lightning_callbacks", lightning_callbacks):
-        if not isinstance(callback, Callback):
+        # Lightning only calls the methods of a callback and of a logger, of any class.
+        if not hasattr(callback, "on_train_batch_end"):
             raise InputTypeError(
                 f"`lightning_callbacks` holds a {type(callback).__name__}; give instances of Lightning's `Callback` "
                 "there, and those of `TrainerCallback` in `callbacks`."
             )
-        _check_lightning_callback(callback, loggers)
+        _check_lightning_callback(callback)
     for one in _listed("loggers", [loggers] if isinstance(loggers, str) else loggers):
-        if not isinstance(one, Logger):
+        if isinstance(one, type) or not hasattr(one, "log_metrics"):
             raise InputTypeError(
                 f"`loggers` holds {_shown(one)}; give Lightning loggers, for example "
                 "`loggers=[CSVLogger(args.output_dir)]`, or set a tracker, such as `report_to='wandb'`."
@@ -215,17 +216,10 @@ def check_part_kinds(
             )
     if model_init is not None and not callable(model_init):
         raise InputTypeError(f"`model_init` is {_shown(model_init)}; give a function that returns a model.")
-    is_pair = isinstance(optimizers, tuple) and len(optimizers) == 2
-    if (
-        not is_pair
-        or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups"))
-        or isinstance(optimizers[1], type)
-    ):
-        kinds = [getattr(part, "__name__", type(part).__name__) for part in optimizers] if is_pair else []
-        shown = f"({', '.join(kinds)})" if is_pair else f"a {type(optimizers).__name__}"
+    if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
         raise InputTypeError(
-            f"`optimizers` is {shown}; give a tuple of an optimizer and a scheduler, instances of which each may be "
-            "None."
+            f"`optimizers` is a {type(optimizers).__name__}; give a tuple of an optimizer and a scheduler, instances "
+            "of which each may be None."
         )
 
 
@@ -255,18 +249,12 @@ REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
         "`train(resume_from_checkpoint=True)`"
     ),
 }
-_LOG_BY_THEMSELVES = (DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor)
 
 
-def _check_lightning_callback(callback: Callback, loggers: Sequence[Logger] | None) -> None:
+def _check_lightning_callback(callback: Callback) -> None:
     for kind, instead in REFUSED_CALLBACKS.items():
         if isinstance(callback, kind):
             raise InputError(f"`lightning_callbacks` holds a {type(callback).__name__}; leave it out: {instead}.")
-    if isinstance(callback, _LOG_BY_THEMSELVES) and not loggers:
-        raise InputError(
-            f"`lightning_callbacks` holds a {type(callback).__name__}, which writes to Lightning's loggers, and there "
-            "is none; give one, for example `loggers=[CSVLogger(args.output_dir)]`."
-        )
 
 
 def check_run_options(options: RunOptions) -> None:
@@ -525,7 +513,15 @@ def refuse_unusable_arguments(args: TrainingArguments) -> None:
     refuse_wrong_kinds(args)
     check_numbers(args)
     check_async_save(args)
-    check_requirements(args)
+    check_compiler(args)
+
+
+def refuse_untrainable(args: TrainingArguments) -> None:
+    """Refuse training arguments that an evaluation does not read and no training could use."""
+    refuse_none(args)
+    refuse_wrong_kinds(args, trains=True)
+    check_numbers(args, trains=True)
+    check_kernels(args)
 
 
 def apply_log_level(args: "TrainingArguments") -> None:
@@ -536,22 +532,14 @@ def apply_log_level(args: "TrainingArguments") -> None:
         logging.getLogger("portico").setLevel(level)
 
 
-# Unsupported values of supported fields: which, and what to set instead.
-REFUSALS = {"debug": ("with 'tpu_metrics_debug'", "leave 'tpu_metrics_debug' out")}
-
-
 def refuse_unsupported(args: TrainingArguments) -> None:
-    """Refuse values outside a field's choices, and those that this version does not support."""
+    """Refuse values outside a field's choices."""
     for field in dataclasses.fields(args):
         choices, value = field.metadata.get("choices"), getattr(args, field.name)
         if choices is not None and value is not None and value not in choices:
             raise InputError(
                 f"Unknown value `{field.name}={value!r}`; set it to one of {', '.join(map(repr, choices))}."
             )
-    if "tpu_metrics_debug" in args.debug:
-        raise InputError(
-            f"`debug={args.debug!r}` is not supported by this version of portico; {REFUSALS['debug'][1]}."
-        )
 
 
 def check_async_save(args: TrainingArguments) -> None:
@@ -564,13 +552,13 @@ def check_async_save(args: TrainingArguments) -> None:
         )
 
 
-def check_numbers(args: TrainingArguments) -> None:
-    """Refuse numbers out of range."""
+def check_numbers(args: TrainingArguments, *, trains: bool = False) -> None:
+    """Refuse numbers out of range: those that only training reads if the trainer ``trains``, or else the others."""
     known = argument_rules()
     fields = [
         (field.name, getattr(args, field.name), known[field.name])
         for field in dataclasses.fields(args)
-        if field.name in known
+        if field.name in known and (field.name in READ_IN_TRAINING) is trains
     ]
     for name, value, rule in fields:
         # Scripts that count steps write `num_train_epochs=-1`.
@@ -604,31 +592,39 @@ def warn_about_ignored_arguments(args: TrainingArguments) -> None:
         value = getattr(args, field.name)
         if field.name in WITHOUT_EFFECT and value != field.default:
             logger.warning("`%s=%r` has no effect: %s.", field.name, value, WITHOUT_EFFECT[field.name])
+    if "tpu_metrics_debug" in args.debug:
+        logger.warning("`debug='tpu_metrics_debug'` has no effect: it is for TPUs, and the run is on none.")
 
 
-def check_requirements(args: TrainingArguments) -> None:
-    """Refuse kernels and compilers that this installation or machine does not have."""
+def check_kernels(args: TrainingArguments) -> None:
+    """Refuse Liger kernels without their package; warn about those for a device that they do not have."""
     if args.use_liger_kernel and not is_liger_kernel_available():
         raise MissingPackageError(
             "`use_liger_kernel=True`, but liger-kernel is not installed; install it with `pip install liger-kernel`, "
             "or set `use_liger_kernel=False`."
         )
     if args.use_liger_kernel and args.device.type == "cpu":
-        raise InputError(
+        # A model of a type without kernels keeps its layers, and trains.
+        logger.warning(
             "`use_liger_kernel=True`, but liger-kernel has no kernels for the CPU, where the run is placed; set "
             "`use_liger_kernel=False`, or `use_cpu=False` on a machine with a GPU."
         )
-    if args.torch_compile:
+
+
+def check_compiler(args: TrainingArguments) -> None:
+    """Refuse compilers and modes that torch does not have."""
+    backend = (args.torch_compile_backend or "").lower()
+    if args.torch_compile and backend != NO_COMPILER:
         from torch._inductor import list_mode_options  # slow to import
 
         backends = torch.compiler.list_backends(exclude_tags=())
-        if args.torch_compile_backend not in backends:
+        if args.torch_compile_backend not in backends and backend not in backends:
             raise InputError(
                 f"Unknown compiler `torch_compile_backend={args.torch_compile_backend!r}`; set it to one of "
                 f"{', '.join(backends)}."
             )
         modes = [None, *list_mode_options()]
-        if args.torch_compile_backend == "inductor" and args.torch_compile_mode not in modes:
+        if backend == "inductor" and args.torch_compile_mode not in modes:
             raise InputError(
                 f"Unknown mode `torch_compile_mode={args.torch_compile_mode!r}`; set it to one of "
                 f"{', '.join(map(repr, modes))}."
@@ -662,24 +658,46 @@ def _check_kinds(parts: Parts) -> None:
     for name, data in named_sets("eval_dataset", parts.eval_dataset):
         if parts.reads_eval_dataset:
             check_examples(name, data)
-    if isinstance(parts.processing_class, str | int | float | list | dict | type):
-        message = (
-            f"`processing_class` is {_shown(parts.processing_class)}, which cannot be saved with the model; give an "
-            "object, for example a tokenizer made by `AutoTokenizer.from_pretrained`."
+    if not _can_be_saved(parts.processing_class):
+        logger.warning(_unsavable(parts.processing_class))
+
+
+def _can_be_saved(processing_class: object) -> bool:
+    return processing_class is None or hasattr(processing_class, "save_pretrained")
+
+
+def _unsavable(processing_class: object) -> str:
+    return (
+        f"`processing_class` is {_shown(processing_class)}, which cannot be saved with the model; give an object, for "
+        "example a tokenizer made by `AutoTokenizer.from_pretrained`."
+    )
+
+
+def refuse_unsavable(processing_class: object, args: TrainingArguments) -> None:
+    """Refuse a ``processing_class`` at which the first checkpoint of a training would fail."""
+    # Under "best" there may be no checkpoint.
+    if args.save_strategy in ("steps", "epoch") and not _can_be_saved(processing_class):
+        raise InputTypeError(_unsavable(processing_class))
+
+
+def check_optimizers(optimizer: object, lr_scheduler: object, optimizer_cls_and_kwargs: object) -> None:
+    """Refuse an optimizer, a scheduler or a description of them with which no training could begin."""
+    if not (optimizer is None or hasattr(optimizer, "param_groups")) or isinstance(lr_scheduler, type):
+        kinds = [getattr(part, "__name__", type(part).__name__) for part in (optimizer, lr_scheduler)]
+        raise InputTypeError(
+            f"`optimizers` is ({', '.join(kinds)}); give a tuple of an optimizer and a scheduler, instances of which "
+            "each may be None."
         )
-        if parts.args.save_strategy != "no":
-            raise InputTypeError(message)
-        logger.warning(message)
-    optimizer_class = parts.optimizer_cls_and_kwargs
-    if optimizer_class is not None and not (
-        isinstance(optimizer_class, tuple)
-        and len(optimizer_class) == 2
-        and callable(optimizer_class[0])
-        and isinstance(optimizer_class[1], Mapping)
+    described = optimizer_cls_and_kwargs
+    if described is not None and not (
+        isinstance(described, tuple)
+        and len(described) == 2
+        and callable(described[0])
+        and isinstance(described[1], Mapping)
     ):
         raise InputTypeError(
-            f"`optimizer_cls_and_kwargs` is {_shown(optimizer_class)}; give a tuple of an optimizer's class and a "
-            "dict of its arguments."
+            f"`optimizer_cls_and_kwargs` is {_shown(described)}; give a tuple of an optimizer's class and a dict of "
+            "its arguments."
         )
 
 
@@ -749,11 +767,6 @@ def check_parts(parts: Parts) -> None:
             "The train_dataset does not implement __len__, so the number of training steps cannot be inferred; "
             "max_steps has to be specified. The total number of steps must be known in advance to bound the training "
             "loop and to configure the learning rate scheduler. Set `max_steps` to an int >= 1."
-        )
-    if isinstance(parts.train_dataset, DataLoader) and args.auto_find_batch_size:
-        raise InputError(
-            "`auto_find_batch_size=True` makes batches smaller, which a given `DataLoader` does not allow; give its "
-            "`dataset` as `train_dataset`, or leave the argument out."
         )
     if parts.runs_backward_in_step:
         refuse_own_backward(parts.strategy)

@@ -27,6 +27,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+import torchmetrics
 import transformers
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
@@ -183,6 +184,8 @@ def settings_of(name):
 
 def is_refused_on_purpose(name, value):
     """Return whether docs/training_arguments.md says that the value is refused, and why."""
+    if name == "max_steps" and isinstance(value, float):
+        return value != int(value)  # compared where the trainer is made, and counted where it trains
     if name == "gradient_accumulation_steps":
         return not value >= 1  # a window needs a batch
     says_no = isinstance(value, str) and value.strip().lower() in ("false", "no", "off", "0")
@@ -569,3 +572,205 @@ OPTIMIZER_CLASSES = {
 )
 def test_parts_that_transformers_takes(name, values, tmp_path):
     assert refusals(tmp_path, name, values, ["training"]) == []
+
+
+# ---- What only some runs read ----
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in USUAL_FIELDS else pytest.mark.slow) for name in FIELDS]
+)
+def test_arguments_of_trainers_that_only_evaluate(name, tmp_path):
+    settings = settings_of(name)
+    plain = settings.get(name, transformers.TrainingArguments.__dataclass_fields__[name].default)
+    refused = []
+    for index, shown in enumerate(values_like(plain)):
+
+        def run(library, index=index):
+            return failure(library, tmp_path, settings | {name: values_like(plain)[index]}, trains=False)
+
+        ours = run(portico)
+        if ours is not None and not is_refused_on_purpose(name, shown) and run(transformers) is None:
+            refused.append(f"{name}={shown!r} ({type(shown).__name__}): {type(ours).__name__}: {ours}")
+    assert refused == []
+
+
+class Saved(dict):
+    """A processing class that is a dict, as configurations of some packages are."""
+
+    def save_pretrained(self, folder, **options):
+        pathlib.Path(folder, "processing.txt").write_text("saved")
+
+
+class SavedClass:
+    @classmethod
+    def save_pretrained(cls, folder, **options):
+        pathlib.Path(folder, "processing.txt").write_text("saved")
+
+
+class CountedPredictions(torchmetrics.Metric):
+    """A metric that is called with an ``EvalPrediction``, as any function."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, prediction):
+        self.count += len(prediction.predictions)
+
+    def compute(self):
+        return {"count": int(self.count)}
+
+
+class EveryEvent:
+    """A callback whose events are made when they are asked for."""
+
+    def __getattr__(self, name):
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None
+
+
+def own_save(kind):
+    class Own(kind):
+        def _save(self, output_dir=None, state_dict=None):
+            pathlib.Path(output_dir or self.args.output_dir).mkdir(exist_ok=True, parents=True)
+
+    return Own
+
+
+def own_loss(kind):
+    class Own(kind):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            outputs = model(**inputs)
+            loss = self.compute_loss_func(outputs, inputs["labels"])
+            return (loss, outputs) if return_outputs else loss
+
+    return Own
+
+
+def own_optimizer(kind):
+    class Own(kind):
+        def create_optimizer(self, model=None):
+            described = self.optimizer_cls_and_kwargs
+            name, options = described[:2] if described else (self.optimizer.__name__, {"lr": 0.1})
+            self.optimizer = getattr(torch.optim, name)(self.model.parameters(), **options)
+            return self.optimizer
+
+        def create_optimizer_and_scheduler(self, num_training_steps):
+            self.create_optimizer()
+            self.create_scheduler(num_training_steps, self.optimizer)
+
+    return Own
+
+
+def with_more_outputs(kind):
+    class Own(kind):
+        num_steps = 0
+
+        def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+            self.num_steps += 1
+            outputs = {"a": torch.ones(2, 3)} | ({"b": torch.ones(2, 3)} if self.num_steps == 2 else {})
+            return torch.tensor(1.0), outputs, torch.ones(2)
+
+    return Own
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 1}
+EVALUATING = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "a"}
+# Arguments, parts, subclass, whether the trainer trains and evaluates.
+JUDGED_WHERE_THEY_ARE_READ = {
+    "name of a tokenizer": (SAVING, {"processing_class": "bert"}, None, False, True),
+    "dict that saves itself": (SAVING, {"processing_class": Saved(a=1)}, None, True, False),
+    "class that saves itself": (SAVING, {"processing_class": SavedClass}, None, True, False),
+    "dict and own saving": (SAVING, {"processing_class": {"a": 1}}, own_save, True, False),
+    "loader and own loaders": (
+        {"auto_find_batch_size": True},
+        {"train_dataset": DataLoader(ROWS, batch_size=2)},
+        with_own_loaders,
+        True,
+        False,
+    ),
+    "diagnosis of TPUs": ({"debug": "tpu_metrics_debug"}, {}, None, True, False),
+    "loss of two arguments": ({}, {"compute_loss_func": lambda out, labels: out["loss"]}, own_loss, True, False),
+    "metric of predictions": ({}, {"compute_metrics": CountedPredictions()}, None, True, True),
+    "metric in an array": (EVALUATING, {"compute_metrics": lambda p: {"a": np.array([0.5])}}, None, True, False),
+    "metric in a list": (EVALUATING | SAVING, {"compute_metrics": lambda p: {"a": [0.5]}}, None, True, False),
+    "any optimizer": ({}, {"optimizers": (object(), None)}, None, False, True),
+    "class of an optimizer": ({}, {"optimizers": (torch.optim.SGD, None)}, own_optimizer, True, False),
+    "name of an optimizer": ({}, {"optimizer_cls_and_kwargs": ("SGD", {"lr": 0.1})}, own_optimizer, True, False),
+    "three entries": ({}, {"optimizer_cls_and_kwargs": ("SGD", {"lr": 0.1}, 1)}, own_optimizer, True, False),
+    "description of no optimizer": ({}, {"optimizer_cls_and_kwargs": ("a", 1)}, None, False, True),
+    "callback of any event": (
+        EVALUATING | SAVING,
+        {"callbacks": [EveryEvent()], "compute_metrics": lambda p: {"a": 0.5}},
+        None,
+        True,
+        False,
+    ),
+    "more outputs later": ({}, {}, with_more_outputs, False, True),
+    "Liger kernels": ({"use_liger_kernel": True}, {}, None, False, True),
+    "compiler in capitals": ({"torch_compile": True, "torch_compile_backend": "EAGER"}, {}, None, True, False),
+    "no compiler": ({"torch_compile": True, "torch_compile_backend": "no"}, {}, None, True, False),
+}
+
+
+@pytest.mark.parametrize("case", JUDGED_WHERE_THEY_ARE_READ)
+def test_input_is_judged_where_it_is_read(case, tmp_path):
+    arguments, parts, base, trains, evaluates = JUDGED_WHERE_THEY_ARE_READ[case]
+
+    def run(library):
+        made = {name: lambda model, part=part: part for name, part in parts.items()}
+        folder = tmp_path / library.__name__
+        return failure(library, folder, arguments, base=base, trains=trains, evaluates=evaluates, **made)
+
+    assert (run(transformers), run(portico)) == (None, None)
+
+
+@pytest.mark.parametrize(("trains", "evaluates"), [(True, False), (False, True)])
+def test_model_that_need_not_generate(trains, evaluates, tmp_path):
+    def run(library):
+        options = {**QUIET, "max_steps": 2, "predict_with_generate": True}
+        with silence():
+            args = library.Seq2SeqTrainingArguments(str(tmp_path), **options)
+            trainer = library.Seq2SeqTrainer(Line(), args, train_dataset=Points(6), eval_dataset=Points(4))
+            if trains:
+                trainer.train()
+            return trainer.evaluate()["eval_loss"] if evaluates else None
+
+    assert run(portico) == run(transformers)
+
+
+@pytest.mark.parametrize("num_trials", [None, np.int64(1), 1.0, True])
+def test_numbers_of_trials(num_trials, tmp_path):
+    def search(library):
+        args = library.TrainingArguments(str(tmp_path), **QUIET, max_steps=1)
+        data = {"train_dataset": Points(2), "eval_dataset": Points(2)}
+        trainer = library.Trainer(None, args, model_init=Line, **data)
+        limit = {} if num_trials else {"timeout": 0.01}
+        space = {"hp_space": lambda trial: {"seed": trial.suggest_int("seed", 1, 1)}, "backend": "optuna"}
+        with silence():
+            return trainer.hyperparameter_search(n_trials=num_trials, **space, **limit)
+
+    assert search(portico).hyperparameters == search(transformers).hyperparameters
+
+
+@pytest.mark.parametrize("num_batches", [1, 2])
+def test_loss_that_differentiates_another_one(num_batches, tmp_path):
+    def with_two_losses(kind):
+        class Own(kind):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                self.accelerator.backward(model(**inputs)["loss"] * 0.5)
+                return model(**inputs)["loss"]
+
+        return Own
+
+    def train(library):
+        options = {**QUIET, "max_steps": 3, "learning_rate": 0.1, "gradient_accumulation_steps": num_batches}
+        with silence():
+            args = library.TrainingArguments(str(tmp_path), **options, per_device_train_batch_size=2)
+            trainer = with_two_losses(library.Trainer)(Line(), args, train_dataset=Points(12))
+            trainer.train()
+        return trainer.state.log_history[:-1], trainer.model.linear.weight.tolist()
+
+    assert train(portico) == train(transformers)

@@ -8,7 +8,7 @@ import transformers
 from transformers import DataCollatorForSeq2Seq, GenerationConfig
 
 import portico
-from models import Line, Pairs, tiny_t5, tiny_tokenizer, toy_arguments
+from models import Line, Pairs, Points, tiny_t5, tiny_tokenizer, toy_arguments
 from portico.errors import InputError
 from portico.seq2seq import (
     generation_inputs,
@@ -65,15 +65,28 @@ def test_default_arguments(tmp_path, monkeypatch):
 
 
 def test_model_without_generate_is_rejected(tmp_path):
+    parts = {
+        "model": Line(),
+        "data_collator": None,
+        "processing_class": None,
+        "eval_dataset": Points(2),
+        "compute_metrics": lambda result: {},
+    }
+    trainer = seq2seq_trainer(tmp_path, parts, predict_with_generate=True)
     with pytest.raises(InputError, match="`predict_with_generate=True`, but Line has no `generate`; give a model"):
-        seq2seq_trainer(tmp_path, {"model": Line()}, predict_with_generate=True)
+        trainer.evaluate()
+    trainer = seq2seq_trainer(tmp_path, parts, predict_with_generate=True, eval_strategy="epoch")
+    with pytest.raises(InputError, match="Line has no `generate`"):
+        trainer.train()
 
 
 def test_missing_padding_token_is_rejected_before_training(tmp_path):
     model = tiny_t5()
     model.config.pad_token_id = None
     with pytest.raises(InputError, match="Pad_token_id must be set"):
-        seq2seq_trainer(tmp_path, {"model": model, "processing_class": None}, predict_with_generate=True)
+        seq2seq_trainer(tmp_path, {"model": model, "processing_class": None}, predict_with_generate=True).predict(
+            Pairs(2)
+        )
 
 
 def test_overridden_prediction_step_needs_no_padding_token(tmp_path):

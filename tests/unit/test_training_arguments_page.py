@@ -9,7 +9,7 @@ from training_arguments import LIGHTNING, PAGE, SECTIONS, documented, page
 import portico
 from models import ToyDataset, tiny_bert, toy_arguments, toy_trainer
 from portico.deprecated import RENAMED, RetiredArguments, retired_treatments
-from portico.validation import REFUSALS, WITHOUT_EFFECT
+from portico.validation import WITHOUT_EFFECT
 
 ARGUMENTS = (portico.TrainingArguments, portico.Seq2SeqTrainingArguments)
 KNOWN = documented(ARGUMENTS[0]) | documented(ARGUMENTS[1])
@@ -22,7 +22,7 @@ def test_docstrings_describe_every_field():
     fields -= retired_treatments().keys()
     assert sorted(fields - KNOWN.keys()) == [], "say in the docstring of the class what these fields do here"
     assert sorted(KNOWN.keys() - fields) == [], "no such field"
-    assert REFUSALS.keys() | LIGHTNING.keys() | SECTIONS.keys() <= fields
+    assert LIGHTNING.keys() | SECTIONS.keys() <= fields
     assert all(KNOWN[name].startswith("No effect, with a warning") for name in WITHOUT_EFFECT)
 
 

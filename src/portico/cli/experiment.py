@@ -47,7 +47,7 @@ from portico.report.terminal import plain_console
 from portico.trainer import Trainer
 from portico.trust.names import TARGET as TARGET
 from portico.trust.names import data_only, import_target
-from portico.validation import check_lightning_kwargs, refuse_unusable_arguments
+from portico.validation import check_lightning_kwargs, refuse_untrainable, refuse_unusable_arguments
 
 # Callbacks of other libraries that our configuration files name; all take data only.
 data_only(EarlyStoppingCallback, "transformers.EarlyStoppingCallback")
@@ -275,6 +275,7 @@ class TrainerExperiment(Experiment):
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
         # A trainer refuses these too, but it is made when the data has been read and the model been built.
         refuse_unusable_arguments(args)
+        refuse_untrainable(args)
         trainer = getattr(self, "trainer", None)
         options = check_lightning_kwargs(getattr(trainer, "keywords", {}).get("lightning_kwargs"))
         if not options.get("fast_dev_run"):  # which is not tracked

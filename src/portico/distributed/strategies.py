@@ -1,5 +1,6 @@
 """Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -207,11 +208,17 @@ def fsdp_sharding(
     path of a JSON file. Settings without a counterpart in FSDP2 are refused, or announced where they have no effect.
     """
     config = _normalised(fsdp, fsdp_config)
-    unknown = sorted(name for name in config if name not in _KNOWN and (name not in _XLA or _is_on(config[name])))
-    if unknown:
+    of_xla = sorted(name for name in _XLA if _is_on(config.get(name)))
+    if of_xla:
         raise InputError(
-            f"`fsdp_config` sets {', '.join(unknown)}, which torch's FSDP2 does not have; leave it out (known are "
+            f"`fsdp_config` sets {', '.join(of_xla)}, which torch's FSDP2 does not have; leave it out (known are "
             f"{', '.join(sorted(_KNOWN))}), or pass a strategy object as `strategy`."
+        )
+    if unknown := sorted(map(str, config.keys() - {*_KNOWN, *_XLA})):
+        # transformers reads the keys that it knows and no others.
+        _announce(
+            f"`fsdp_config` sets {', '.join(unknown)}, which is no setting of FSDP2 and has no effect; known are "
+            f"{', '.join(sorted(_KNOWN))}."
         )
     idle = [name for name in _FSDP1_ONLY if name in config] + ["version"] * (str(config.get("version", 2)) != "2")
     if idle:
@@ -263,11 +270,13 @@ def _normalised(
     fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None"
 ) -> dict[str, Any]:
     config: dict[str, Any] = {}
-    for given, value in (read_settings("fsdp_config", fsdp_config) if fsdp_config else {}).items():
+    settings = read_settings("fsdp_config", fsdp_config) if fsdp_config else {}
+    # As in transformers, a name with the prefix counts where both are set.
+    for given in sorted(settings, key=lambda name: name.startswith("fsdp_")):
         name = _NAMES_OF_ACCELERATE.get(given.removeprefix("fsdp_"), given.removeprefix("fsdp_"))
-        if name in config:
-            raise InputError(f"`fsdp_config` sets {name} twice, once as {given}; leave one out.")
-        config[name] = value
+        if config.get(name, settings[given]) != settings[given]:
+            _announce(f"`fsdp_config` sets {name} twice, and the value of {given} counts; leave one out.")
+        config[name] = settings[given]
     words: Sequence[str] = ()
     if isinstance(fsdp, str):
         words = fsdp.split()
@@ -298,7 +307,8 @@ def _is_on(value: object) -> bool:
 
 def _switch(name: str, value: object) -> bool:
     if value and str(value).lower() not in (*_ON, *_OFF):
-        raise InputError(f"`{name}={value!r}` in `fsdp_config` is neither on nor off; use true or false.")
+        _announce(f"`{name}={value!r}` in `fsdp_config` counts as on; use true or false.")
+        return True
     return _is_on(value)
 
 
@@ -343,10 +353,11 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
     if shards:
         sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config)
     if sharding.activation_checkpointing and args.gradient_checkpointing:
-        raise InputError(
-            "`activation_checkpointing` in `fsdp_config` and `gradient_checkpointing` would recompute each layer "
-            "twice; leave out `gradient_checkpointing`."
+        _announce(
+            "`activation_checkpointing` in `fsdp_config` and `gradient_checkpointing` both recompute each layer, which "
+            "is done once, as the latter says; leave it out to recompute as FSDP does."
         )
+        sharding = dataclasses.replace(sharding, activation_checkpointing=False)
     if sizes is None:
         replicas = 1
         if copies_per_machine:
@@ -502,6 +513,7 @@ def refuse_own_backward(strategy: "Strategy") -> None:
     wraps_module = isinstance(strategy, DDPStrategy) and not isinstance(strategy, ModelDDPStrategy | EngineStrategy)
     if wraps_module or isinstance(strategy, DeepSpeedStrategy | FSDPStrategy):
         raise InputError(
-            f"`training_step` is overridden, so backward runs inside it, where {type(strategy).__name__} does not "
-            "average the gradients of the processes; set `strategy='ddp'`, or override `compute_loss` instead."
+            f"`training_step` is overridden, or `compute_loss` calls `accelerator.backward`: backward runs inside it, "
+            f"where {type(strategy).__name__} does not average the gradients of the processes; set `strategy='ddp'`, "
+            "or override `compute_loss` without that call instead."
         )

@@ -219,6 +219,11 @@ class TrainerDataModule(pl.LightningDataModule):
                 f"The {description} loader divides its data over {count} processes, and the trainer divides every "
                 "loader; let it read all of them, without `DistributedSampler` and `split_dataset_by_node`."
             )
+        if is_training and args.auto_find_batch_size:
+            raise InputError(
+                "`auto_find_batch_size=True` makes batches smaller, which a given `DataLoader` does not allow; give "
+                "its `dataset` as `train_dataset`, or leave the argument out."
+            )
         size = "per_device_train_batch_size" if is_training else "per_device_eval_batch_size"
         overruled = {size: loader.batch_size, "dataloader_num_workers": loader.num_workers}
         if is_training:

@@ -191,7 +191,7 @@ def batch_metrics(trainer: "TrainerHooks", *, nested: bool) -> BatchedComputeMet
     An evaluation ``nested`` inside another evaluation needs separate counts.
     """
     compute_metrics = trainer.compute_metrics
-    if isinstance(compute_metrics, _TORCH_METRICS):
+    if isinstance(compute_metrics, _TORCH_METRICS) and not _takes_prediction(compute_metrics):
         # What `preprocess_logits_for_metrics` returns is not shifted: it may have aligned it with the labels.
         is_causal = _head(trainer) in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         shifts = (is_causal or trainer.loss_shifts_labels) and trainer.preprocess_logits_for_metrics is None
@@ -199,6 +199,24 @@ def batch_metrics(trainer: "TrainerHooks", *, nested: bool) -> BatchedComputeMet
     if trainer.args.batch_eval_metrics and callable(compute_metrics):
         return BatchedComputeMetrics(compute_metrics)
     return None
+
+
+def _takes_prediction(compute_metrics: object) -> bool:
+    """Return whether a metric is a function of an ``EvalPrediction``, as for transformers, which only calls it."""
+    # Those of torchmetrics that take one argument, such as `MeanMetric`, take numbers.
+    if not isinstance(compute_metrics, Metric) or type(compute_metrics).__module__.startswith("torchmetrics."):
+        return False
+    parameters = inspect.signature(compute_metrics.update)
+    for arguments, is_expected in (((None,), True), ((None, None), False)):
+        try:
+            parameters.bind(*arguments)
+        except TypeError:
+            is_bound = False
+        else:
+            is_bound = True
+        if is_bound is not is_expected:
+            return False
+    return True
 
 
 # ---- Checks before training ----
@@ -215,7 +233,7 @@ def check_metrics(trainer: "TrainerHooks", *, evaluates: bool = True) -> None:
             f"`preprocess_logits_for_metrics` is a {type(preprocess).__name__}, which cannot be called; give a "
             "function that takes logits and labels and returns what the metrics get as predictions."
         )
-    if isinstance(compute_metrics, _TORCH_METRICS):
+    if isinstance(compute_metrics, _TORCH_METRICS) and not _takes_prediction(compute_metrics):
         entries = compute_metrics.values() if isinstance(compute_metrics, dict) else [compute_metrics]
         kinds = {type(entry).__name__ for entry in entries if not isinstance(entry, Metric | MetricCollection)}
         if kinds or not entries:
@@ -282,7 +300,7 @@ def _check_torch_metric(metric: Metric, trainer: "TrainerHooks") -> None:
         _check_classes(metric, form, trainer)
     head = _head(trainer)
     if _TOKEN_HEADS.search(head) and getattr(metric, "ignore_index", -100) != -100:
-        raise InputError(
+        hf_compat.logger.warning_once(
             f"`compute_metrics` holds {name} with `ignore_index={metric.ignore_index}`, but the labels of {head} are "
             f"padded with -100; give {name} with `ignore_index=-100`."
         )
@@ -298,7 +316,7 @@ def _head(trainer: "TrainerHooks") -> str:
 
 
 def _check_classes(metric: Metric, form: str, trainer: "TrainerHooks") -> None:
-    """Refuse a metric whose kind or number of classes differs from the head of the model."""
+    """Warn about a metric whose kind or number of classes differs from the head that the model's class names."""
     config: Any = getattr(trainer.model, "config", None)
     head = _head(trainer)
     name = type(metric).__name__
@@ -308,7 +326,7 @@ def _check_classes(metric: Metric, form: str, trainer: "TrainerHooks") -> None:
     is_of_labels = _LABEL_HEADS.search(head) is not None
     num_scores: Any = config.num_labels if is_of_labels else getattr(config, "vocab_size", num_classes)
     if form == _CLASSES_SECOND and num_classes != num_scores:
-        raise InputError(
+        hf_compat.logger.warning_once(
             f"`compute_metrics` holds {name} with `num_classes={num_classes}`, but {head} has {num_scores} scores; "
             f"set `num_classes={num_scores}`, or convert the logits in `preprocess_logits_for_metrics`."
         )
@@ -316,13 +334,13 @@ def _check_classes(metric: Metric, form: str, trainer: "TrainerHooks") -> None:
     problem = config.problem_type if is_of_labels else None
     is_multiclass = _TOKEN_HEADS.search(head) or problem == "single_label_classification"
     if is_multiclass and num_scores > 1 and form in (_YES_OR_NO, _NUMBERS):
-        raise InputError(
+        hf_compat.logger.warning_once(
             f"`compute_metrics` holds {name}, which takes one score for each label, but {head} has {num_scores}; give "
             f"a multiclass metric with `num_classes={num_scores}`, or convert the logits in "
             "`preprocess_logits_for_metrics`."
         )
     if problem == "multi_label_classification" and form == _CLASSES_SECOND:
-        raise InputError(
+        hf_compat.logger.warning_once(
             f"`compute_metrics` holds {name}, which takes one label for each example, but {head} has "
             f"`problem_type='multi_label_classification'`; give a multilabel metric with `num_labels={num_scores}`."
         )

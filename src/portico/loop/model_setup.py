@@ -20,6 +20,7 @@ from transformers import (
     default_data_collator,
 )
 
+from portico.arguments import NO_COMPILER
 from portico.checkpoint.weights import has_adapters
 from portico.compat import older
 from portico.compat import transformers as hf_compat
@@ -180,13 +181,15 @@ def refuse_unusable_quantized_weights(model: nn.Module, args: "TrainingArguments
 def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArguments") -> Any:
     """Return ``model``, compiled if ``torch_compile`` is set; ``wrapped``, of an earlier run, is reused if it fits."""
     # `_orig_mod` marks the wrapper that `torch.compile` returns.
-    if not args.torch_compile or hasattr(model, "_orig_mod"):
+    backend: Any = args.torch_compile_backend
+    if not args.torch_compile or backend.lower() == NO_COMPILER or hasattr(model, "_orig_mod"):
         return model
     if getattr(wrapped, "_orig_mod", None) is model:
         return wrapped
     mode = None if args.torch_compile_mode == "default" else args.torch_compile_mode
-    backend: Any = args.torch_compile_backend
-    return torch.compile(model, backend=backend, mode=mode)
+    # accelerate reads names of any case.
+    is_known = backend in torch.compiler.list_backends(exclude_tags=())
+    return torch.compile(model, backend=backend if is_known else backend.lower(), mode=mode)
 
 
 def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> None:

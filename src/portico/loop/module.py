@@ -336,7 +336,8 @@ class BackwardPass:
     a loss for Lightning to differentiate. Which of the two applies is decided once, when the run is set up:
 
     - In the trainer's own ``training_step`` the call is the last line, so the loss is kept, the step returns it, and
-      Lightning runs backward. A strategy may then wrap the whole module (DeepSpeed, FSDP, Lightning's DDP).
+      Lightning runs backward. A strategy may then wrap the whole module (DeepSpeed, FSDP, Lightning's DDP). If an
+      overridden ``compute_loss`` calls it too, only the last loss is kept.
     - A ``training_step`` that a subclass overrides may use the gradients in its next line. Backward runs inside the
       call, as often as it is called, and Lightning skips the pass that it would run.
 
@@ -364,13 +365,11 @@ class BackwardPass:
     def __call__(self, loss: torch.Tensor, **kwargs: object) -> None:
         if self.inside_step:
             self._run_backward(loss, **kwargs)
-        elif self._kept_loss is not None:
-            raise RuntimeError(
-                "`accelerator.backward` was called twice in one `training_step`; override `training_step` in a "
-                "subclass to run several backward passes."
-            )
-        else:
-            self._kept_loss = loss
+            return
+        if self._kept_loss is not None:
+            # `compute_loss` may differentiate further losses, whose gradients add up.
+            self._run_backward(self._kept_loss)
+        self._kept_loss = loss
 
     def take_loss(self) -> torch.Tensor:
         """Return the loss of the step that just ended, for Lightning to differentiate."""

@@ -9,7 +9,7 @@ because glibc keeps the freed blocks; this buffer measured 1.05 times.
 import math
 import mmap
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -228,6 +228,11 @@ class OutputBuffer:
             length = min(len(tensors), len(self._form))
             self._form, outputs = self._form[:length], named_tensors(tensors[:length])
             self._columns = {name: column for name, column in self._columns.items() if name in outputs}
+        if self._only is None and self._columns.keys() < outputs.keys() and isinstance(tensors, Mapping):
+            # As transformers does: later batches may have more outputs than the first, which are left out.
+            more = sorted(set(outputs) - set(self._columns))
+            logger.warning_once(f"The first batch of an evaluation had no output {', '.join(more)}: it is left out.")
+            outputs = {name: outputs[name] for name in self._columns}
         if self._only is not None or outputs.keys() != self._columns.keys():
             raise InputError(
                 f"A batch of an evaluation gave the outputs {sorted(outputs)} where those before it gave "

@@ -10,6 +10,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParalle
 
 import portico
 from models import Line, tiny_llama, toy_arguments, toy_trainer, two_layer_bert
+from portico.compat.transformers import logger
 from portico.distributed.model_parallel import ShardedStrategy, Sharding
 from portico.distributed.placement import resolve_strategy, run_placement
 from portico.distributed.strategies import (
@@ -226,6 +227,18 @@ def test_every_key_of_transformers_is_known():
     assert keys_that_transformers_reads() <= set(FSDP_KEYS)
 
 
+def test_unknown_key_has_no_effect(caplog):
+    logger.warning_once.cache_clear()
+    assert fsdp_sharding(True, {"colour": 1}) == (Sharding(), False)
+    assert "sets colour, which is no setting of FSDP2 and has no effect" in caplog.text
+
+
+def test_switch_that_is_neither_on_nor_off_is_on(caplog):
+    logger.warning_once.cache_clear()
+    assert fsdp_sharding(True, {"cpu_offload": "maybe"})[0].cpu_offload
+    assert "`cpu_offload='maybe'` in `fsdp_config` counts as on" in caplog.text
+
+
 @pytest.mark.parametrize("key", FSDP_KEYS)
 def test_key_is_mapped_announced_or_refused(key, caplog):
     value, outcome = FSDP_KEYS[key]
@@ -253,10 +266,12 @@ def test_key_is_mapped_announced_or_refused(key, caplog):
         ("fsdp_transformer_layer_cls_to_wrap", ["A"], "transformer_layer_cls_to_wrap", {"A"}),
     ],
 )
-def test_names_of_accelerate_are_known(name, value, field, expected):
+def test_names_of_accelerate_are_known(name, value, field, expected, caplog):
+    logger.warning_once.cache_clear()
     assert getattr(fsdp_sharding(True, {name: value})[0], field) == expected
-    with pytest.raises(InputError, match=f"sets {field} twice, once as "):
-        fsdp_sharding(True, {field: value, name: value})
+    if name.startswith("fsdp_"):  # as in transformers, the prefix counts
+        assert getattr(fsdp_sharding(True, {name: value, field: "other"})[0], field) == expected
+        assert f"sets {field} twice, and the value of {name} counts" in caplog.text
 
 
 @pytest.mark.parametrize("given", [{}, {"parallelism_config": {"dp_shard_size": 2}}])
@@ -303,11 +318,9 @@ def test_layers_that_are_gathered_one_at_a_time():
         ("half_shard", None, "has the word 'half_shard'; use full_shard"),
         ("no_shard", None, "does not shard the model; set `strategy='ddp'`"),
         (True, {"xla": True}, "sets xla, which torch's FSDP2 does not have"),
-        (True, {"colour": 1}, "sets colour"),
         (True, {"reshard_after_forward": "some"}, "`reshard_after_forward='some'` .* is not known; use one of true"),
         (True, {"auto_wrap_policy": "WRAP"}, "`auto_wrap_policy='WRAP'` .* is not known"),
         (True, {"state_dict_type": "LOCAL_STATE_DICT"}, "`state_dict_type='LOCAL_STATE_DICT'` .* is not known"),
-        (True, {"cpu_offload": "maybe"}, "`cpu_offload='maybe'` in `fsdp_config` is neither on nor off; use true or"),
         (True, {"transformer_layer_cls_to_wrap": [Line]}, "is not a list of names; write the classes as strings"),
         (True, {"transformer_layer_cls_to_wrap": Line}, "is not a list of names; write the classes as strings"),
     ],
@@ -385,10 +398,6 @@ TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
         ({"parallelism_config": {"dp_replicate_size": 2}, "strategy": "ddp"}, "`dp_replicate_size=2` .* run has 4"),
         ({"fsdp": True, "strategy": "ddp"}, "`fsdp` and `strategy` each choose a strategy; set one of them"),
         ({"fsdp": True, "fsdp_config": {"min_num_params": "many"}}, "`min_num_params=many` .* use an int >= 0"),
-        (
-            {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "gradient_checkpointing": True},
-            "`activation_checkpointing` .* and `gradient_checkpointing` would recompute each layer twice",
-        ),
         ({"fsdp": True, "optim": "adafactor"}, "`optim='adafactor'` keeps moments .* full weights, and the model is"),
         ({"parallelism_config": [2, 2]}, "`parallelism_config` is a list; give a dict of sizes, such as {'tp_size'"),
         ({"parallelism_config": "none.json"}, "`parallelism_config='none.json'` cannot be read .*; give a dict or a"),
@@ -409,6 +418,16 @@ TWO_BY_TWO = {"dp_replicate_size": 2, "dp_shard_size": 2}
 def test_mesh_that_does_not_fit_is_rejected(given, match, tmp_path):
     with pytest.raises(InputError, match=match):
         toy_arguments(tmp_path, **{"devices": 4, **given})
+
+
+@pytest.mark.filterwarnings("ignore:When using FSDP, prefer:UserWarning")
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")
+def test_layers_are_recomputed_once(tmp_path, caplog):
+    logger.warning_once.cache_clear()
+    given = {"fsdp": True, "fsdp_config": {"activation_checkpointing": True}, "gradient_checkpointing": True}
+    strategy = toy_arguments(tmp_path, devices=2, **given).lightning_strategy
+    assert not strategy.sharding.activation_checkpointing
+    assert "both recompute each layer, which is done once" in caplog.text
 
 
 @pytest.mark.parametrize(

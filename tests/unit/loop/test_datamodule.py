@@ -227,8 +227,10 @@ def test_loader_without_a_length_needs_max_steps(tmp_path):
 
 def test_loader_whose_batches_must_not_change_is_refused(tmp_path):
     data = {"train_dataset": DataLoader(Points(), batch_size=2)}
+    trainer = toy_trainer(tmp_path, parts=data, auto_find_batch_size=True)
+    trainer.evaluate()
     with pytest.raises(InputError, match="`auto_find_batch_size=True` makes batches smaller, which a given"):
-        toy_trainer(tmp_path, parts=data, auto_find_batch_size=True)
+        trainer.train()
 
 
 def test_loader_that_divides_the_data_itself_is_refused_in_several_processes(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import transformers
 from lightning.pytorch import callbacks as of_lightning
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.profilers import SimpleProfiler
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torchmetrics import MeanSquaredError
 from transformers import ProgressCallback
 
@@ -313,15 +314,37 @@ def test_progress_bar_of_transformers_stays_without_another(tmp_path):
         (of_lightning.LearningRateFinder(), "use `portico.callbacks.LearningRateFinder`"),
         (of_lightning.BackboneFinetuning(), "adds parameters that the schedule does not know"),
         (of_lightning.OnExceptionCheckpoint("x"), "set `save_strategy`, and resume with"),
-        (of_lightning.LearningRateMonitor(), r"writes to Lightning's loggers, and .* none; give one, .* `loggers="),
-        (of_lightning.DeviceStatsMonitor(), "writes to Lightning's loggers"),
-        (of_lightning.ThroughputMonitor(len), "writes to Lightning's loggers"),
     ],
 )
 def test_callback_that_contradicts_the_arguments_is_refused(callback, match, tmp_path):
     held = rf"`lightning_callbacks` holds a {type(callback).__name__}[,;] "
     with pytest.raises(portico.InputError, match=f"{held}.*{match}"):
         toy_trainer(tmp_path, parts={"lightning_callbacks": [callback]})
+
+
+class Forwarding:
+    """An object with the methods of another one, and of no class of Lightning's."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __getattr__(self, name):
+        return getattr(self.target, name)
+
+
+def test_callbacks_and_loggers_of_any_class(tmp_path):
+    logger = CSVLogger(tmp_path, name="csv", version="")
+    callback = of_lightning.LambdaCallback(on_train_end=lambda trainer, module: logger.log_hyperparams({"ended": 1}))
+    parts = {"lightning_callbacks": [Forwarding(callback)], "loggers": [Forwarding(logger)]}
+    toy_trainer(tmp_path, parts=parts, max_steps=1).train()
+    assert "ended: 1" in (tmp_path / "csv" / "hparams.yaml").read_text()
+
+
+def test_monitor_without_logger(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [of_lightning.LearningRateMonitor()]})
+    trainer.evaluate()
+    with pytest.raises(MisconfigurationException, match="Cannot use `LearningRateMonitor`"):  # Lightning's own
+        trainer.train()
 
 
 def test_monitors_log_as_often_as_the_trainer(tmp_path):

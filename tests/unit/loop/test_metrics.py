@@ -1,6 +1,7 @@
 """Metrics of torchmetrics, and metric functions that are called per batch."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from models import (
     toy_trainer,
 )
 from portico import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from portico.compat.transformers import logger
 from portico.errors import InputError
 
 
@@ -365,18 +367,9 @@ TOKENS = {"ignore_index": -100}
 @pytest.mark.parametrize(
     ("model", "metric", "match"),
     [
-        (tiny_tagger, MulticlassAccuracy(3), r"with `ignore_index=None`, but .* padded with -100; give Multiclass"),
-        (tiny_tagger, MulticlassAccuracy(5, **TOKENS), r"`num_classes=5`, but BertFor.* has 3 scores"),
-        (tiny_tagger, BinaryAccuracy(**TOKENS), "takes one score for each label, but .* has 3; give a multiclass"),
-        (tiny_gpt2, MulticlassAccuracy(3, **TOKENS), "set `num_classes=50`"),
         (tiny_tagger, RetrievalMAP(), r"RetrievalMAP, whose `update\(preds.*indexes.* cannot be called with logits"),
         (tiny_tagger, SumMetric(), r"SumMetric, whose `update\(value.* cannot be called with logits"),
         (tiny_t5, BLEUScore(), "BLEUScore, which compares strings .*give a function of an `EvalPrediction` that"),
-        (
-            lambda: sequence_model(problem_type="multi_label_classification"),
-            MulticlassAccuracy(3),
-            "takes one label for each example.*multilabel metric with `num_labels=3`",
-        ),
         (
             lambda: BertForQuestionAnswering(tiny_bert_config()),
             MulticlassAccuracy(3),
@@ -388,6 +381,34 @@ def test_metric_that_does_not_fit_is_refused_before_training(model, metric, matc
     for metrics in (metric, {"a": metric}, MetricCollection({"a": metric, "b": MeanSquaredErrorOfMine()})):
         with pytest.raises(InputError, match=match):
             tagger(tmp_path, metrics, model=model())
+
+
+@pytest.mark.parametrize(
+    ("model", "metric", "match"),
+    [
+        (tiny_tagger, MulticlassAccuracy(3), r"with `ignore_index=None`, but .* padded with -100; give Multiclass"),
+        (tiny_tagger, MulticlassAccuracy(5, **TOKENS), r"`num_classes=5`, but BertFor.* has 3 scores"),
+        (tiny_tagger, BinaryAccuracy(**TOKENS), "takes one score for each label, but .* has 3; give a multiclass"),
+        (tiny_gpt2, MulticlassAccuracy(3, **TOKENS), "set `num_classes=50`"),
+        (
+            lambda: sequence_model(problem_type="multi_label_classification"),
+            MulticlassAccuracy(3),
+            "takes one label for each example.*multilabel metric with `num_labels=3`",
+        ),
+    ],
+)
+def test_metric_that_seems_not_to_fit_is_warned_of(model, metric, match, tmp_path, caplog):
+    logger.warning_once.cache_clear()
+    tagger(tmp_path, metric, model=model())
+    assert re.search(match, caplog.text)
+
+
+def test_metric_of_a_replaced_head(tmp_path):
+    model = tiny_tagger()  # whose configuration still says 3 labels
+    model.classifier = torch.nn.Linear(model.config.hidden_size, 5)
+    model.num_labels = 5
+    metrics = tagger(tmp_path, MulticlassAccuracy(5, average="micro", **TOKENS), model=model).evaluate()
+    assert 0 <= metrics["eval_MulticlassAccuracy"] <= 1
 
 
 class MeanSquaredErrorOfMine(SumMetric):

@@ -70,19 +70,32 @@ def test_empty_cache_steps(tmp_path, monkeypatch):
 def test_liger_kernels_are_applied(tmp_path, monkeypatch):
     applied = []
     monkeypatch.setattr("portico.compat.transformers.apply_liger_kernel", lambda *given: applied.append(given))
-    monkeypatch.setattr("portico.validation.check_requirements", lambda args: None)
+    monkeypatch.setattr("portico.validation.check_kernels", lambda args: None)
     trainer = bert_trainer(tmp_path, use_liger_kernel=True, liger_kernel_config={"rope": True})
     trainer.train()
     assert applied == [(trainer.model, {"rope": True})]
 
 
-def test_liger_needs_its_package_and_a_gpu(tmp_path, monkeypatch):
+def test_liger_needs_its_package(tmp_path, monkeypatch):
     monkeypatch.setattr("portico.validation.is_liger_kernel_available", lambda: False)
+    trainer = bert_trainer(tmp_path, use_liger_kernel=True)
+    trainer.evaluate()  # which applies no kernels, under transformers either
     with pytest.raises(ImportError, match="pip install liger-kernel"):
-        bert_trainer(tmp_path, use_liger_kernel=True)
+        trainer.train()
+
+
+def test_liger_kernels_on_the_cpu(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("portico.validation.is_liger_kernel_available", lambda: True)
-    with pytest.raises(portico.InputError, match="liger-kernel has no kernels for the CPU"):
-        bert_trainer(tmp_path, use_liger_kernel=True)
+    monkeypatch.setattr("portico.compat.transformers.apply_liger_kernel", lambda *given: None)
+    bert_trainer(tmp_path, use_liger_kernel=True).train()
+    assert "liger-kernel has no kernels for the CPU" in caplog.text
+
+
+@pytest.mark.parametrize("backend", ["EAGER", "no"])
+def test_compiler_names_as_accelerate_reads_them(tmp_path, backend):
+    trainer = bert_trainer(tmp_path, torch_compile=True, torch_compile_backend=backend)
+    trainer.train()
+    assert hasattr(trainer.model_wrapped, "_orig_mod") is (backend != "no")
 
 
 def test_unknown_compile_backend_is_rejected(tmp_path):

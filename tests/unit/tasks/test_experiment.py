@@ -399,7 +399,6 @@ WRONG_BEFORE_DATA = {
     "args.per_device_train_batch_size=0": "`args.per_device_train_batch_size=0`",
     "args.use_liger_kernel=true": "liger-kernel",
     "args.torch_compile_backend=inducto": "torch_compile_backend",
-    "args.debug=tpu_metrics_debug": "tpu_metrics_debug",
     "args.deepspeed=ds.json": "deepspeed",
     "args.accelerator_config=none.json": "accelerator_config",
     "args.corrections=[resume]": "resume",

@@ -1,0 +1,1304 @@
+"""Why portico refuses what it refuses: a proof for every ``raise`` of the package.
+
+A refusal is right if the same input fails in the library that portico stands for, or leads there to a wrong result
+(:class:`Fails`; :class:`Says` where a test cannot show it, for want of processes or packages), if the documentation
+names the deviation (:class:`Named`), or if no such library takes such input at all (:class:`Ours`). An entry names its
+``raise`` by module, function and a part of the message, so that it survives moves of lines.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import torchmetrics
+import transformers
+from accelerate.state import AcceleratorState
+from lightning.pytorch.demos.boring_classes import BoringModel
+from torch.utils.data import DataLoader, IterableDataset
+
+from models import Line, Points, tiny_bert
+from parity.peers import QUIET
+
+ROWS = [Points(6)[index] for index in range(6)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    module: str
+    """The file under ``src``, or the folder, if one reason holds for all of it."""
+    function: str = ""
+    """The function with its classes, or its first letters; empty for all functions."""
+    part: str = ""
+    """A part of the message, with names for values as in docs/errors.md; empty for all messages."""
+    error: str = dataclasses.field(default="", kw_only=True)
+    """The error, if functions raise several without a message of their own."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fails(Entry):
+    """The input fails in transformers too, or in the library that it is for.
+
+    ``attempt`` gives it to a library in a folder. ``is_wrong`` says of what it returned that the result is wrong.
+    """
+
+    attempt: Callable[[Any, Any], Any]
+    is_wrong: Callable[[Any], bool] | None = None
+    peer: str = "transformers"
+    is_slow: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Named(Entry):
+    """A page of the documentation, below the checkout, has a sentence that names the deviation."""
+
+    page: str
+    sentence: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ours(Entry):
+    """No other library takes such input, for this reason; transformers has none of the ``names``."""
+
+    reason: str
+    names: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Says(Entry):
+    """A module of the other library raises this ``sentence`` itself, in a run that a test cannot make here."""
+
+    peer: str
+    sentence: str
+
+
+# Not about the input: how a run is stopped, how a command ends, and errors that are passed on with another sentence.
+CONTROL = (
+    "EndOfFit",
+    "JobEndedError",
+    "JobPruned",
+    "KeyboardInterrupt",
+    "OnBackwardException",
+    "SIGTERMException",
+    "StepReplayed",
+    "SystemExit",
+    "_JobFailed",
+    "failed if error is None else error",
+    "optuna.TrialPruned",
+    "type(error)",
+)
+
+
+def make(library: Any, folder: Any, arguments: Any = (), *, base: Any = None, kind: str = "", **parts: Any) -> Any:
+    """Return a trainer of ``library`` with small parts, of which ``parts`` replaces some."""
+    options = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, **QUIET, "max_steps": 2}
+    args = getattr(library, f"{kind}TrainingArguments")(str(folder), **(options | dict(arguments)))
+    given = {"model": Line(), "args": args, "train_dataset": Points(6), "eval_dataset": Points(4, seed=1)}
+    trainer_class = getattr(library, f"{kind}Trainer")
+    return (base(trainer_class) if base else trainer_class)(**given | parts)
+
+
+def trains(arguments: Any = (), **options: Any) -> Callable[[Any, Any], Any]:
+    """Return an attempt to train; a part that is a function ``lazy`` is made for each library."""
+
+    def attempt(library: Any, folder: Any) -> Any:
+        trainer = make(library, folder, arguments, **_made(options))
+        trainer.train()
+        return trainer
+
+    return attempt
+
+
+def evaluates(arguments: Any = (), data: Any = None, **options: Any) -> Callable[[Any, Any], Any]:
+    def attempt(library: Any, folder: Any) -> Any:
+        return make(library, folder, arguments, **_made(options)).evaluate(data)
+
+    return attempt
+
+
+@dataclasses.dataclass(frozen=True)
+class Lazy:
+    make: Callable[[], Any]
+
+
+def _made(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.make() if isinstance(value, Lazy) else value for name, value in options.items()}
+
+
+def fits(arguments: Any = (), **options: Any) -> Callable[[Any, Any], Any]:
+    """Return an attempt to train under Lightning, or under portico with what Lightning calls otherwise."""
+    names = {"callbacks": "lightning_callbacks", "logger": "loggers", "plugins": "plugins"}
+
+    def attempt(library: Any, folder: Any) -> Any:
+        if library.__name__ == "portico":
+            given = {names[name]: value for name, value in options.items()}
+            return make(library, folder, lightning_kwargs=dict(arguments), **given).train()
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+        run = {"max_steps": 2, "accelerator": "cpu", "logger": False, "default_root_dir": str(folder)}
+        return library.Trainer(**quiet | run | dict(arguments) | options).fit(BoringModel())
+
+    return attempt
+
+
+def searches(**options: Any) -> Callable[[Any, Any], Any]:
+    def attempt(library: Any, folder: Any) -> Any:
+        parts = {"model": None, "model_init": Line} | options.get("parts", {})
+        space = {"hp_space": lambda trial: {"seed": trial.suggest_int("seed", 1, 1)}, "n_trials": 1}
+        return make(library, folder, **parts).hyperparameter_search(
+            **space | {name: value for name, value in options.items() if name != "parts"}
+        )
+
+    return attempt
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(ROWS)
+
+
+def step_with(outputs: Callable[[int], Any]) -> Any:
+    """Return a subclass whose steps of an evaluation have the ``outputs`` of their number."""
+
+    def base(kind: type) -> type:
+        class Own(kind):
+            num_steps = 0
+
+            def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+                self.num_steps += 1
+                return torch.tensor(1.0), outputs(self.num_steps), torch.ones(2)
+
+        return Own
+
+    return base
+
+
+def with_loss(loss: Callable[[torch.Tensor], Any]) -> Any:
+    def base(kind: type) -> type:
+        class Own(kind):
+            def compute_loss(
+                self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+            ) -> Any:
+                return loss(model(**inputs)["loss"])
+
+        return Own
+
+    return base
+
+
+class WithoutLoss(Line):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        return {"logits": self.linear(x)}
+
+
+class TwentyEpochs(transformers.TrainerCallback):
+    num_epochs = 0
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.num_epochs += 1
+        control.should_training_stop = self.num_epochs == 20
+
+
+def arguments_of(arguments: Any) -> Callable[[Any, Any], Any]:
+    return lambda library, folder: library.TrainingArguments(str(folder), **QUIET | arguments).distributed_state
+
+
+def trains_with_file(name: str, content: str) -> Callable[[Any, Any], Any]:
+    def attempt(library: Any, folder: Any) -> Any:
+        (folder / "settings.json").write_text(content)
+        return make(library, folder, {name: str(folder / "settings.json")}).train()
+
+    return attempt
+
+
+class Eventless:
+    """Not a callback: it lacks the events of one."""
+
+
+def frozen_line() -> Line:
+    return Line().requires_grad_(False)  # type: ignore[return-value]
+
+
+def line_on_meta() -> Line:
+    with torch.device("meta"):
+        return Line()
+
+
+class BertOfSeveralLabels(Line):
+    """Its labels are a tuple, which the metrics of torchmetrics do not take."""
+
+    def forward(self, x: Any, start_positions: Any = None, end_positions: Any = None) -> dict[str, torch.Tensor]:
+        return {"loss": self.linear(x).mean(), "logits": self.linear(x)}
+
+
+def resumes_as(model: Callable[[], Any]) -> Callable[[Any, Any], Any]:
+    def attempt(library: Any, folder: Any) -> Any:
+        make(library, folder, SAVED).train()
+        other = make(library, folder, {**SAVED, "max_steps": 3}, model=model())
+        return other.train(resume_from_checkpoint=str(folder / "checkpoint-1"))
+
+    return attempt
+
+
+class Wider(Line):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+
+
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
+SAVED = {"save_strategy": "steps", "save_steps": 1}
+
+
+def saves_unreadable_results(library: Any, folder: Any) -> None:
+    trainer = make(library, folder)
+    (folder / "all_results.json").write_text("not JSON")
+    trainer.save_metrics("eval", {"loss": 1.0})
+
+
+def resumes(value: Any) -> Callable[[Any, Any], Any]:
+    def attempt(library: Any, folder: Any) -> Any:
+        trainer = make(library, folder, SAVED)
+        trainer.train()
+        return make(library, folder, SAVED).train(resume_from_checkpoint=value)
+
+    return attempt
+
+
+def resumes_damaged(library: Any, folder: Any) -> Any:
+    make(library, folder, SAVED).train()
+    (folder / "checkpoint-1" / "trainer_state.json").unlink()
+    return make(library, folder, SAVED).train(resume_from_checkpoint=str(folder / "checkpoint-1"))
+
+
+def resumes_another_optimizer(library: Any, folder: Any) -> Any:
+    make(library, folder, {**SAVED, "optim": "sgd"}).train()
+    trainer = make(library, folder, {**SAVED, "optim": "adamw_torch", "max_steps": 3})
+    return trainer.train(resume_from_checkpoint=str(folder / "checkpoint-1"))
+
+
+def lacks_learning_rates(library: Any, folder: Any) -> Any:
+    return make(library, folder).get_learning_rates()
+
+
+def with_environment(attempt: Callable[[Any, Any], Any], **variables: str) -> Callable[[Any, Any], Any]:
+    def changed(library: Any, folder: Any) -> Any:
+        with mock.patch.dict(os.environ, variables):
+            return attempt(library, folder)
+
+    return changed
+
+
+def without_state(attempt: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def changed(library: Any, folder: Any) -> Any:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        return attempt(library, folder)
+
+    return changed
+
+
+def imports_unknown_name(library: Any, folder: Any) -> Any:
+    return library.TrainerOfMine
+
+
+def file_as_folder(attempt: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def changed(library: Any, folder: Any) -> Any:
+        (folder / "file").write_text("")
+        return attempt(library, folder / "file" / "run")
+
+    return changed
+
+
+TRAINER, VALIDATION, ARGUMENTS = "portico/trainer.py", "portico/validation.py", "portico/arguments.py"
+STRATEGIES = "portico/distributed/strategies.py"
+MODEL_PARALLEL = "portico/distributed/model_parallel.py"
+DEEPSPEED = "portico/distributed/deepspeed.py"
+SEQUENCES = "portico/distributed/sequence.py"
+
+FAILS = (
+    # ---- The trainer ----
+    Fails(TRAINER, "Trainer.get_train_dataloader", attempt=trains(train_dataset=None)),
+    Fails(TRAINER, "Trainer.get_eval_dataloader", "requires an eval_dataset", attempt=evaluates(eval_dataset=None)),
+    Fails(TRAINER, "Trainer.get_eval_dataloader", "names a set", attempt=evaluates(data="validation")),
+    Fails(
+        TRAINER,
+        "Trainer.get_test_dataloader",
+        attempt=lambda library, folder: make(library, folder).predict(None),
+    ),
+    Fails(
+        TRAINER,
+        "Trainer._build_loader",
+        # In another order than the default one, transformers trains no step, and says nothing of it.
+        attempt=trains({"train_sampling_strategy": "sequential"}, train_dataset=[]),
+        is_wrong=lambda trainer: trainer.state.global_step == 0,
+    ),
+    Fails(TRAINER, "Trainer._existing_optimizer", attempt=lacks_learning_rates),
+    Fails(TRAINER, "Trainer.training_step", attempt=trains(base=with_loss(lambda loss: None))),
+    Fails(TRAINER, "Trainer._prepare_inputs", attempt=trains(data_collator=lambda rows: {})),
+    Fails(
+        TRAINER,
+        "Trainer._metric_for_best_model",
+        "not found",
+        attempt=trains({**EVALUATED, "metric_for_best_model": "accuracy"}),
+    ),
+    Fails(
+        TRAINER,
+        "Trainer._metric_for_best_model",
+        "cannot be compared",
+        attempt=trains(
+            {**EVALUATED, "metric_for_best_model": "a"}, compute_metrics=lambda result: {"a": np.array([0.5, 1])}
+        ),
+    ),
+    Fails(TRAINER, "Trainer.save_metrics", attempt=saves_unreadable_results),
+    Fails(
+        TRAINER,
+        "Trainer.call_model_init",
+        "0 or 1 argument",
+        attempt=trains(model=None, model_init=lambda trial, more: Line()),
+    ),
+    Fails(TRAINER, "Trainer.call_model_init", "return None", attempt=trains(model=None, model_init=lambda: None)),
+    # ---- Each part by itself ----
+    Fails(VALIDATION, "check_part_kinds", "got neither", attempt=trains(model=None)),
+    Fails(VALIDATION, "check_part_kinds", "but not both", attempt=trains(model_init=Line)),
+    Fails(VALIDATION, "check_part_kinds", "`model_init` is", attempt=trains(model=None, model_init=3)),
+    Fails(VALIDATION, "check_part_kinds", "`optimizers` is", attempt=trains(optimizers=3)),
+    Fails(VALIDATION, "check_callback", attempt=trains(callbacks=[Eventless()])),
+    Fails(VALIDATION, "_check_model", "the class", attempt=trains(model=Line)),
+    Fails(VALIDATION, "_check_model", "not a model", attempt=trains(model="bert-base-cased")),
+    Fails(VALIDATION, "_listed", attempt=trains(callbacks=3)),
+    Fails(VALIDATION, "check_examples", "is a string", attempt=trains(train_dataset="train.csv")),
+    Fails(
+        VALIDATION,
+        "check_examples",
+        "is a dict of <names>",
+        attempt=trains(train_dataset={"a": Points(2), "b": Points(2)}),
+    ),
+    Fails(
+        VALIDATION, "check_examples", "dict of the columns", attempt=trains(train_dataset={"x": [1], "labels": [1]})
+    ),
+    Fails(
+        VALIDATION,
+        "check_examples",
+        "which <problem>",
+        attempt=trains(train_dataset=Lazy(lambda: (row for row in ROWS))),
+    ),
+    Fails(
+        VALIDATION,
+        "check_examples",
+        "of pandas",
+        attempt=trains(train_dataset=Lazy(lambda: __import__("pandas").DataFrame({"x": [1.0], "labels": [1.0]}))),
+    ),
+    Fails(VALIDATION, "check_examples", "is <data>", attempt=trains(train_dataset=3)),
+    Fails(
+        VALIDATION,
+        "check_collator",
+        "is the class",
+        attempt=trains(data_collator=transformers.DataCollatorForTokenClassification),
+    ),
+    Fails(VALIDATION, "check_collator", "simple callable", attempt=trains(data_collator=3)),
+    Fails(VALIDATION, "refuse_empty", attempt=trains(model=Lazy(line_on_meta))),
+    Fails(
+        VALIDATION,
+        "refuse_unsavable",
+        attempt=trains(SAVED, processing_class="bert-base-cased"),
+    ),
+    Fails(VALIDATION, "check_optimizers", "`optimizers` is", attempt=trains(optimizers=("adam", None))),
+    Fails(VALIDATION, "check_optimizers", "_and_kwargs` is", attempt=trains(optimizer_cls_and_kwargs=("sgd", {}))),
+    # ---- The training arguments ----
+    Fails(
+        ARGUMENTS,
+        "TrainingArguments.__post_init__",
+        attempt=with_environment(trains(), ACCELERATE_USE_DEEPSPEED="true"),
+    ),
+    Fails(ARGUMENTS, "refuse_wrong_kinds", attempt=trains({"learning_rate": "2e-5"})),
+    Fails(ARGUMENTS, "refuse_none", attempt=trains({"max_grad_norm": None})),
+    Fails(
+        ARGUMENTS,
+        "_showing_values",
+        "combined",
+        attempt=trains({"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "epoch"}),
+    ),
+    Fails(ARGUMENTS, "_showing_values", "cannot be used", attempt=trains({"dataloader_prefetch_factor": 2})),
+    Fails(
+        ARGUMENTS,
+        "adopt_arguments",
+        attempt=lambda library, folder: library.Trainer(Line(), {"output_dir": str(folder)}).train(),
+    ),
+    Fails(VALIDATION, "check_numbers", attempt=trains({"adam_beta1": 2.0})),
+    Fails(VALIDATION, "check_kernels", attempt=trains({"use_liger_kernel": True})),
+    Fails(VALIDATION, "check_compiler", "Unknown compiler", attempt=trains({"torch_compile_backend": "nvcc"})),
+    Fails(
+        VALIDATION,
+        "check_compiler",
+        "Unknown mode",
+        attempt=trains({"torch_compile": True, "torch_compile_mode": "fast"}),
+        is_slow=True,
+    ),
+    # ---- The parts together ----
+    Fails(
+        VALIDATION,
+        "check_best_metric",
+        attempt=trains(
+            {**EVALUATED, **SAVED, "load_best_model_at_end": True, "metric_for_best_model": "accuracy"},
+            eval_dataset={"a": Points(2), "b": Points(2)},
+        ),
+    ),
+    Fails(VALIDATION, "check_parts", "didn't pass an", attempt=trains(EVALUATED, eval_dataset=None)),
+    Fails(VALIDATION, "check_parts", "must be provided", attempt=trains({"save_strategy": "best", **EVALUATED})),
+    Fails(
+        VALIDATION,
+        "check_parts",
+        "both `optimizers` and",
+        attempt=trains(
+            optimizers=Lazy(lambda: (torch.optim.SGD(Line().parameters()), None)),
+            optimizer_cls_and_kwargs=(torch.optim.SGD, {}),
+        ),
+    ),
+    Fails(
+        VALIDATION,
+        "check_parts",
+        "Passing a `model_init`",
+        attempt=trains(
+            model=None, model_init=Line, optimizers=Lazy(lambda: (torch.optim.SGD(Line().parameters()), None))
+        ),
+    ),
+    Fails(VALIDATION, "check_parts", "does not implement", attempt=trains({"max_steps": -1}, train_dataset=Stream())),
+    # ---- Older spellings ----
+    Fails("portico/deprecated.py", "refuse_unknown_arguments", attempt=trains({"learning_rat": 1})),
+    Fails(
+        "portico/deprecated.py",
+        "present_names",
+        attempt=trains({"eval_strategy": "no", "evaluation_strategy": "steps"}),
+    ),
+    Fails("portico/deprecated.py", "_warmup_steps", attempt=trains({"warmup_ratio": 2})),
+    Fails(
+        "portico/deprecated.py",
+        "_entry.combine",
+        attempt=trains({"accelerator_config": '{"even_batches": true}', "split_batches": True}),
+    ),
+    Fails("portico/deprecated.py", "RetiredArguments._apply_retired", attempt=trains({"sharded_ddp": "simple"})),
+    Fails(
+        "portico/deprecated.py",
+        "RetiredArguments._pass_on",
+        attempt=trains({"optim": "sgd", "adafactor": True}),
+    ),
+    Fails(
+        "portico/deprecated.py",
+        "refuse_old_order",
+        "list of callbacks",
+        # Nothing calls them: transformers trains without their events.
+        attempt=trains(compute_metrics=[transformers.EarlyStoppingCallback()]),
+        is_wrong=lambda trainer: (
+            not any(
+                isinstance(callback, transformers.EarlyStoppingCallback)
+                for callback in trainer.callback_handler.callbacks
+            )
+        ),
+    ),
+    Fails(
+        "portico/deprecated.py",
+        "refuse_old_order",
+        "cannot be called",
+        attempt=trains(compute_loss_func=lambda outputs, labels: outputs["loss"]),
+    ),
+    Fails(
+        "portico/deprecated.py",
+        "newer_processing_class",
+        attempt=trains(processing_class=Lazy(lambda: mock.Mock()), tokenizer=Lazy(lambda: mock.Mock())),
+    ),
+    # ---- The run ----
+    Fails(
+        "portico/loop/plan.py",
+        "RunPlan.make",
+        attempt=trains(
+            {"max_steps": -1},
+            data_collator=list,
+            base=lambda kind: type("Own", (kind,), {"get_train_dataloader": lambda self: DataLoader([])}),
+        ),
+    ),
+    Fails(
+        "portico/loop/datamodule.py",
+        "TrainerDataModule.build_loader",
+        "keeps worker processes",
+        attempt=trains({"dataloader_persistent_workers": True}),
+    ),
+    Fails(
+        "portico/loop/datamodule.py",
+        "TrainerDataModule.remove_unused_columns",
+        attempt=trains(train_dataset=Lazy(lambda: __import__("datasets").Dataset.from_dict({"other": [1, 2]}))),
+    ),
+    Fails(
+        "portico/loop/datamodule.py",
+        "_batch_rebalanced",
+        attempt=trains({"train_sampling_strategy": "batch_rebalance"}),
+    ),
+    Fails(
+        "portico/loop/datamodule.py",
+        "explain_failure",
+        attempt=trains(train_dataset=[{"x": torch.ones(3), "labels": "a"}]),
+    ),
+    Fails(
+        "portico/loop/evaluation.py",
+        "EvaluationSession.keep",
+        attempt=evaluates({"include_for_metrics": ["inputs"]}, compute_metrics=lambda result: {}),
+    ),
+    Fails(
+        "portico/loop/evaluation.py",
+        "EvaluationSession.compute_metrics",
+        attempt=evaluates(compute_metrics=lambda result: None),
+    ),
+    Fails(
+        "portico/loop/metrics.py",
+        "check_metrics",
+        "`preprocess_logits_for_metrics` is",
+        attempt=evaluates(compute_metrics=lambda result: {}, preprocess_logits_for_metrics=3),
+    ),
+    Fails("portico/loop/metrics.py", "check_metrics", "is a dict of", attempt=evaluates(compute_metrics={"a": len})),
+    Fails(
+        "portico/loop/metrics.py",
+        "check_metrics",
+        "`compute_metrics` is a <name>",
+        attempt=evaluates(compute_metrics=3),
+    ),
+    Fails(
+        "portico/loop/metrics.py",
+        "check_metrics",
+        "When using `batch_eval_metrics`",
+        attempt=evaluates({"batch_eval_metrics": True}, compute_metrics=lambda result: {}),
+    ),
+    Fails(
+        "portico/loop/metrics.py",
+        "check_metrics",
+        "gives more than logits",
+        attempt=evaluates({"include_for_metrics": ["loss"]}, compute_metrics=torchmetrics.MeanSquaredError()),
+    ),
+    Fails(
+        "portico/loop/metrics.py",
+        "_check_torch_metric",
+        "whose `update",
+        attempt=evaluates(compute_metrics=torchmetrics.SumMetric()),
+    ),
+    Fails(
+        "portico/loop/metrics.py",
+        "_check_torch_metric",
+        "compares strings",
+        attempt=evaluates(compute_metrics=Lazy(torchmetrics.text.BLEUScore)),
+    ),
+    Fails("portico/loop/model_setup.py", "prepared_for_training", attempt=trains({"neftune_noise_alpha": 5.0})),
+    Fails(
+        "portico/loop/model_setup.py",
+        "enable_activation_checkpointing",
+        attempt=trains({"activation_checkpointing": True}),
+    ),
+    Fails("portico/loop/model_setup.py", "_trackers", attempt=trains({"report_to": "tracker"})),
+    Fails("portico/loop/optim.py", "build_optimizer", "no parameter", attempt=trains(model=Lazy(frozen_line))),
+    Fails(
+        "portico/loop/optim.py",
+        "build_optimizer",
+        "cannot be made with",
+        attempt=trains(optimizer_cls_and_kwargs=(torch.optim.SGD, {"beta": 1})),
+    ),
+    Fails("portico/loop/optim.py", "named_optimizer", "of the form", attempt=trains({"optim_args": "momentum"})),
+    Fails("portico/loop/optim.py", "named_optimizer", "<given> cannot", attempt=trains({"optim": "galore_adamw"})),
+    Fails("portico/loop/optim.py", "make_scheduler", attempt=trains({"lr_scheduler_kwargs": {"cycles": 1}})),
+    Fails(
+        "portico/loop/outputs.py",
+        "GrowingArray._settle_dtype",
+        attempt=evaluates(base=step_with(lambda number: torch.ones(2, 3, 4 + number % 2))),
+    ),
+    Fails(
+        "portico/loop/outputs.py",
+        "OutputBuffer.add",
+        attempt=evaluates(
+            base=step_with(lambda number: {"a": torch.ones(2, 3)} | ({"b": torch.ones(2, 3)} if number == 1 else {}))
+        ),
+    ),
+    Fails("portico/loop/outputs.py", "loss_of", attempt=trains(model=Lazy(WithoutLoss))),
+    Fails(
+        "portico/compat/tree.py",
+        "named_tensors",
+        attempt=evaluates(base=step_with(lambda number: {"a": "text"})),
+    ),
+    Fails("portico/imports.py", "lazy_exports.get", "module <package>", attempt=imports_unknown_name),
+    # ---- Search ----
+    Fails("portico/hp_search.py", "checked_directions", attempt=searches(direction="up")),
+    Fails("portico/hp_search.py", "installed_backend", "You picked", attempt=searches(backend="wandb")),
+    Fails(
+        "portico/hp_search.py",
+        "checked_search",
+        "To use",
+        attempt=searches(parts={"model": Line(), "model_init": None}),
+    ),
+    Fails(
+        "portico/hp_search.py",
+        "checked_search",
+        "number of trials",
+        attempt=searches(n_trials="many", backend="optuna"),
+    ),
+    Fails("portico/hp_search.py", "checked_search", "give a function", attempt=searches(hp_space=3, backend="optuna")),
+    # ---- Generation ----
+    Fails(
+        "portico/checkpoint/resume.py",
+        "refuse_missing",
+        error="_no_checkpoint",
+        attempt=lambda library, folder: make(library, folder).train(resume_from_checkpoint=True),
+    ),
+    Fails(
+        "portico/distributed/accelerator.py",
+        "read_settings",
+        "holds a",
+        attempt=trains_with_file("accelerator_config", "[1]"),
+    ),
+    Fails(
+        DEEPSPEED,
+        "engine_strategy",
+        "not installed",
+        attempt=trains({"deepspeed": {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}}),
+    ),
+    Fails(
+        "portico/loop/metrics.py",
+        "_check_torch_metric",
+        "takes one tensor of labels",
+        attempt=evaluates({"label_names": ["labels", "x"]}, compute_metrics=torchmetrics.MeanSquaredError()),
+    ),
+    Fails(
+        "portico/loop/metrics.py",
+        "_check_torch_metric",
+        "compares scores with labels",
+        attempt=evaluates(
+            {"predict_with_generate": True}, kind="Seq2Seq", compute_metrics=torchmetrics.MeanSquaredError()
+        ),
+    ),
+    Fails(
+        "portico/loop/run.py",
+        "TrainingRun._check_progress",
+        # transformers iterates such a stream for ever: here a callback ends it.
+        attempt=trains(
+            {"gradient_accumulation_steps": 8}, train_dataset=Lazy(Stream), callbacks=Lazy(lambda: [TwentyEpochs()])
+        ),
+        is_wrong=lambda trainer: trainer.state.global_step == 0,
+    ),
+    Fails(
+        STRATEGIES,
+        "fsdp_sharding",
+        "is not a list of names",
+        attempt=arguments_of({"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": 3}}),
+    ),
+    Fails(
+        STRATEGIES,
+        "fsdp_sharding",
+        "is not a number",
+        attempt=arguments_of(
+            {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": "many"}}
+        ),
+    ),
+    Fails(STRATEGIES, "_mesh_sizes", "give a dict of sizes", attempt=trains({"parallelism_config": [2, 2]})),
+    Fails(
+        "portico/seq2seq.py",
+        "Seq2SeqTrainer.__init__",
+        attempt=lambda library, folder: library.Seq2SeqTrainer(
+            Line(), library.TrainingArguments(str(folder), **QUIET)
+        ),
+    ),
+    Fails(
+        "portico/seq2seq.py",
+        "Seq2SeqTrainer._check_generation",
+        attempt=evaluates({"predict_with_generate": True}, kind="Seq2Seq", compute_metrics=lambda result: {}),
+    ),
+    Fails(
+        "portico/seq2seq.py",
+        "Seq2SeqTrainer.load_generation_config",
+        "give a `GenerationConfig`",
+        attempt=trains({"generation_config": 3}, kind="Seq2Seq", model=Lazy(tiny_bert)),
+    ),
+    # ---- Checkpoints ----
+    Fails(
+        "portico/checkpoint/writer.py",
+        "make_run_folder",
+        "names no folder",
+        attempt=lambda library, folder: make(library, ""),
+    ),
+    Fails("portico/checkpoint/writer.py", "make_run_folder", "cannot be made", attempt=file_as_folder(trains())),
+    Fails(
+        "portico/checkpoint/resume.py",
+        "find_checkpoint",
+        error="_no_checkpoint",
+        attempt=lambda library, folder: make(library, folder).train(resume_from_checkpoint=True),
+    ),
+    Fails("portico/checkpoint/resume.py", "refuse_missing", "is a <name>", attempt=resumes(1)),
+    Fails("portico/checkpoint/resume.py", "refuse_missing", "is a string", attempt=resumes("true")),
+    Fails("portico/checkpoint/resume.py", "refuse_missing", "Can't find", attempt=resumes("checkpoint-7")),
+    Fails(
+        "portico/checkpoint/resume.py",
+        "_check_options",
+        "holds the state of another",
+        attempt=resumes_another_optimizer,
+    ),
+    Fails("portico/checkpoint/manifest.py", "refuse_damaged", "so the step at", attempt=resumes_damaged),
+    # ---- Settings of accelerate ----
+    Fails(
+        "portico/distributed/accelerator.py",
+        "read_settings",
+        "cannot be read",
+        attempt=trains({"accelerator_config": "none.json"}),
+    ),
+    Fails(
+        "portico/distributed/accelerator.py", "_refuse_unknown", attempt=trains({"accelerator_config": {"batches": 1}})
+    ),
+    Fails(
+        "portico/distributed/accelerator.py",
+        "apply_accelerator_settings",
+        "`num_steps` is set",
+        attempt=trains(
+            {
+                "gradient_accumulation_steps": 3,
+                "accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}},
+            }
+        ),
+    ),
+    Fails(
+        "portico/distributed/accelerator.py",
+        "refuse_missing_state",
+        attempt=without_state(trains({"accelerator_config": {"use_configured_state": True}})),
+    ),
+    Fails(
+        "portico/distributed/model_parallel.py",
+        "ShardedStrategy.set_world_ranks",
+        "Using fsdp",
+        attempt=trains({"fsdp": True}),
+    ),
+    Fails(
+        VALIDATION,
+        "check_part_kinds",
+        "`lightning_callbacks` holds",
+        peer="lightning",
+        attempt=fits(callbacks=[Eventless()]),
+    ),
+    Fails(VALIDATION, "check_part_kinds", "`loggers` holds", peer="lightning", attempt=fits(logger=[Eventless()])),
+    Fails(VALIDATION, "check_part_kinds", "`plugins` holds", peer="lightning", attempt=fits(plugins=[Eventless()])),
+    Fails(VALIDATION, "check_lightning_kwargs", "does not have", peer="lightning", attempt=fits({"max_epoch": 3})),
+    Fails(
+        VALIDATION,
+        "check_lightning_kwargs",
+        "`, which cannot be used",
+        peer="lightning",
+        attempt=fits({"limit_train_batches": -1}),
+    ),
+    Fails("portico/loop/run.py", "_naming", peer="lightning", attempt=fits({"max_time": "soon"})),
+    Fails(
+        "portico/loop/plan.py",
+        "limited_batches",
+        "leaves none",
+        peer="lightning",
+        attempt=fits({"limit_train_batches": 0.01}),
+    ),
+    Fails("portico/checkpoint/weights.py", "_fitting", attempt=resumes_as(Wider)),
+)
+
+
+SCALE, CHECKPOINTS, SECURITY = "docs/scale.md", "docs/concepts/checkpoints.md", "SECURITY.md"
+MIGRATION = "docs/guides/from_hugging_face.md"
+DAMAGE = "is truncated or cannot be read | damage | is refused"
+
+NAMED = (
+    Named(
+        "portico/distributed/processes.py",
+        "kill_children_on_error",
+        page=SCALE,
+        sentence="If a process fails or is killed, the others end too",
+    ),
+    Named(
+        VALIDATION,
+        "refuse_unsuitable_hooks",
+        "never called here",
+        page=MIGRATION,
+        sentence="Overriding a method that portico does not call is an error",
+    ),
+    Named(
+        VALIDATION,
+        "refuse_unsuitable_hooks",
+        "replaces a",
+        page=MIGRATION,
+        sentence="that takes the name of a method of portico's training loop, and not its parameters, is an error",
+    ),
+    Named(
+        VALIDATION,
+        "check_parts",
+        "`bf16_full_eval` and `fp16_full_eval`",
+        page=SCALE,
+        sentence="`bf16_full_eval` and `fp16_full_eval` are refused, since they need full weights",
+    ),
+    Named(
+        STRATEGIES,
+        "_fsdp_strategy",
+        page=SCALE,
+        sentence='`optim="adafactor"`, `bf16_full_eval` and `fp16_full_eval` are refused',
+    ),
+    Named(VALIDATION, "check_async_save", page=SCALE, sentence="so uploading each save is refused"),
+    Named(
+        MODEL_PARALLEL,
+        "check_model",
+        "says nothing of adapters",
+        page=SCALE,
+        sentence="with `tp_size` they are refused",
+    ),
+    Named(MODEL_PARALLEL, "check_model", "does not have", page=SCALE, sentence="models without one are refused"),
+    Named(
+        MODEL_PARALLEL,
+        "ShardedStrategy.set_world_ranks",
+        "The mesh of",
+        page=SCALE,
+        sentence="The product of the sizes must be the number of processes",
+    ),
+    Named(
+        STRATEGIES,
+        "_mesh_sizes",
+        "both split attention",
+        page=SCALE,
+        sentence="`sp_size` or `cp_size` together with `tp_size` is refused",
+    ),
+    Named(
+        SEQUENCES,
+        "check_sequences",
+        page=SCALE,
+        sentence="The model must have sdpa or eager attention, and with `sp_size` a number of heads that it divides",
+    ),
+    Named(
+        SEQUENCES,
+        "SplitSequences.check",
+        page=SCALE,
+        sentence="Models whose loss or logits then differ are refused",
+    ),
+    Named(
+        SEQUENCES,
+        "_Part.",
+        page=SCALE,
+        sentence="So are batches with an input that is not a value for each token",
+    ),
+    Named(DEEPSPEED, "EngineStrategy.check", page=SCALE, sentence="`optimizers=`, `ModelCheckpoint` | refused"),
+    Named(
+        DEEPSPEED,
+        "EngineStrategy.save_checkpoint",
+        page=SCALE,
+        sentence="`optimizers=`, `ModelCheckpoint` | refused",
+    ),
+    Named(
+        DEEPSPEED,
+        "engine_strategy",
+        "both set",
+        page=SCALE,
+        sentence="`async_save`, `auto_find_batch_size`, `torch_compile`, `stop_on_nan`, `parallelism_config`",
+    ),
+    Named(
+        DEEPSPEED,
+        "EngineConfig.__init__",
+        "not supported here",
+        page=SCALE,
+        sentence="universal checkpoints and other writers of checkpoints in the configuration | refused",
+    ),
+    Named(
+        "portico/checkpoint/engine_files.py",
+        page=SCALE,
+        sentence="a run resumes at the same stage and on the same number of processes",
+    ),
+    Named(
+        "portico/distributed/placement.py",
+        "_check_launched",
+        page=SCALE,
+        sentence="Under a launcher, the numbers of devices and machines are those of the launcher",
+    ),
+    Named(
+        "portico/distributed/loaders.py",
+        "StreamShardsLoader",
+        page=SCALE,
+        sentence="an evaluation refuses files of different lengths",
+    ),
+    Named("portico/checkpoint/manifest.py", "refuse_damaged", "is damaged", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/manifest.py", "reading", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/manifest.py", "_objection", page=CHECKPOINTS, sentence=DAMAGE),
+    Named(
+        "portico/checkpoint/manifest.py",
+        "listed_shards",
+        page=CHECKPOINTS,
+        sentence="the file is refused, or the result is equal",
+    ),
+    Named("portico/checkpoint/manifest.py", "refuse_oversized_model", page=CHECKPOINTS, sentence="within a minute"),
+    Named("portico/checkpoint/resume.py", "_check_state", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/resume.py", "_check_alike", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/resume.py", "_check_options", error="ValueError", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/sharded.py", "_state_dict", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/sharded.py", "_shards", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/files.py", "refuse_huge", page=CHECKPOINTS, sentence="within a minute"),
+    Named("portico/checkpoint/writer.py", "_restored", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/trust/", page=SECURITY, sentence="`torch.load(weights_only=True)`, which is refused where"),
+    Named(
+        "portico/data/sources.py",
+        "_refuse_files_elsewhere",
+        page=SECURITY,
+        sentence="so is a stored dataset that names files elsewhere",
+    ),
+    Named(
+        "portico/data/sources.py",
+        "_LimitedGzipFile",
+        page=SECURITY,
+        sentence="a gzip file that grows more than a hundredfold, beyond 64 MiB, is refused",
+    ),
+    Named(
+        "portico/distributed/accelerator.py",
+        "Accelerator.__getattr__",
+        page=MIGRATION,
+        sentence="trainer.accelerator",
+    ),
+)
+
+TRAINING, ARGS = "transformers.trainer", "transformers.training_args"
+PARALLELISM = "accelerate.parallelism_config"
+OF_DEEPSPEED = "transformers.integrations.deepspeed"
+
+SAYS = (
+    Says(
+        DEEPSPEED,
+        "EngineConfig.__init__",
+        "`zero_optimization=",
+        peer="accelerate.utils.dataclasses",
+        sentence="Please specify the ZeRO optimization config in the DeepSpeed config",
+    ),
+    Says(
+        "portico/distributed/launchers.py",
+        "join_mpi",
+        "on several machines",
+        peer="accelerate.state",
+        sentence="`MASTER_ADDR` env was not set",
+    ),
+    Says(
+        "portico/checkpoint/weights.py",
+        "load_adapters",
+        peer=TRAINING,
+        sentence="Can't find a valid checkpoint at",
+    ),
+    Says(
+        STRATEGIES, "sharded_strategy", "choose a strategy", peer=TRAINING, sentence="together with --deepspeed is not"
+    ),
+    Says(
+        STRATEGIES,
+        "_normalised",
+        "does not shard",
+        peer=ARGS,
+        sentence="is only available with FSDP1",
+    ),
+    Says(STRATEGIES, "_normalised", "has the word", peer=ARGS, sentence="Unknown `fsdp` option"),
+    Says(STRATEGIES, "_one_of", peer=ARGS, sentence="`auto_wrap_policy` must be one of"),
+    Says(STRATEGIES, "_sharing", peer=PARALLELISM, sentence="and Sequence Parallelism (SP) are mutually exclusive"),
+    Says(STRATEGIES, "_mesh_sizes", "is not a number of", peer=PARALLELISM, sentence="must be at least 1, but got"),
+    Says(STRATEGIES, "refuse_other_replicas", "does not divide", peer=PARALLELISM, sentence="does not match"),
+    Says(STRATEGIES, "refuse_other_replicas", "asks for", peer=PARALLELISM, sentence="does not match"),
+    Says(
+        MODEL_PARALLEL,
+        "Sharding.layers",
+        peer="accelerate.utils.fsdp_utils",
+        sentence="Could not find the transformer layer class",
+    ),
+    Says(
+        DEEPSPEED,
+        "EngineConfig.fill",
+        peer=OF_DEEPSPEED,
+        sentence="Please correct the following DeepSpeed config values that mismatch TrainingArguments",
+    ),
+    Says(
+        DEEPSPEED,
+        "engine_strategy",
+        "along with `load_best_model_at_end`",
+        peer=TRAINING,
+        sentence="can't be used with `save_only_model` along with `load_best_model_at_end`",
+    ),
+    Says(
+        "portico/distributed/loaders.py",
+        "prepare_data_loader",
+        peer="accelerate.data_loader",
+        sentence="needs to be a round multiple of the number of processes",
+    ),
+    Says(
+        "portico/distributed/loaders.py",
+        "_concatenated",
+        peer="accelerate.data_loader",
+        sentence="You can't use batches of different size with `dispatch_batches=True`",
+    ),
+    Says(
+        "portico/distributed/loaders.py",
+        "DataLoaderDispatcher",
+        peer="accelerate.data_loader",
+        sentence="Batch does not contain any data",
+    ),
+    Says(
+        "portico/distributed/accelerator.py",
+        "Accelerator._part_of",
+        peer="accelerate.state",
+        sentence="All values in the dictionary must have the same length",
+    ),
+    Says(
+        "portico/distributed/processes.py",
+        "launched_processes",
+        peer="lightning.fabric.plugins.environments.slurm",
+        sentence="in your SLURM bash script, but this variable is not supported",
+    ),
+    Says(
+        "portico/hp_search.py",
+        "installed_backend",
+        "No hyperparameter",
+        peer="transformers.hyperparameter_search",
+        sentence="No hyperparameter search backend available",
+    ),
+    Says(TRAINER, "Trainer._evaluate", peer=TRAINING, sentence="Evaluation hit an out-of-memory error"),
+    Says(
+        "portico/loop/model_setup.py",
+        "retry_with_smaller_batches",
+        peer="accelerate.utils.memory",
+        sentence="No executable batch size found, reached zero",
+    ),
+    Says(
+        VALIDATION,
+        "refuse_untrainable_quantized",
+        peer="transformers.trainer_utils",
+        sentence="You cannot perform fine-tuning on purely quantized models",
+    ),
+    Says(
+        "portico/seq2seq.py",
+        "padding_token",
+        peer="transformers.trainer_seq2seq",
+        sentence="Pad_token_id must be set in the configuration of the model",
+    ),
+    Says(
+        "portico/seq2seq.py",
+        "Seq2SeqTrainer.load_generation_config",
+        "cannot be saved",
+        peer="transformers.trainer_seq2seq",
+        sentence="Fix these issues to train your model",
+    ),
+    Says(
+        "portico/compat/transformers.py",
+        "optimizer_cls_and_kwargs",
+        peer=TRAINING,
+        sentence="Trainer cannot instantiate unsupported optimizer",
+    ),
+    Says(
+        "portico/checkpoint/sharded.py", "stored_weights", peer=TRAINING, sentence="Can't find a valid checkpoint at"
+    ),
+    Says(
+        "portico/checkpoint/sharded.py",
+        "load_weight_slices",
+        peer="torch.nn.modules.module",
+        sentence="size mismatch for",
+    ),
+    Says(
+        "portico/checkpoint/sharded.py",
+        "_check_names",
+        peer="torch.optim.optimizer",
+        sentence="loaded state dict contains a parameter group that doesn't match the size",
+    ),
+    Says(
+        "portico/checkpoint/sharded.py",
+        "shard_optimizer_state",
+        peer="torch.optim.optimizer",
+        sentence="loaded state dict contains a parameter group that doesn't match the size",
+    ),
+    Says(
+        "portico/checkpoint/resume.py",
+        "load_optimizer_and_scheduler",
+        peer="torch.optim.optimizer",
+        sentence="loaded state dict contains a parameter group that doesn't match the size",
+    ),
+)
+
+FACADE = "an argument of portico's trainer that names parts of Lightning"
+COMMANDS = "a command of portico, its keys and its files"
+READING = "files of questions and records, which portico's commands and readers parse themselves"
+
+OURS = (
+    # ---- The trainer and its run ----
+    Ours(ARGUMENTS, "correction_names", reason="names of portico's corrections", names=("corrections",)),
+    Ours(VALIDATION, "_check_lightning_callback", reason=FACADE, names=("lightning_callbacks",)),
+    Ours(VALIDATION, "check_run_options", reason="options of `portico.install`", names=("install",)),
+    Ours(VALIDATION, "refuse_unsupported", reason="choices of portico's own fields", names=("async_save", "strategy")),
+    Ours(VALIDATION, "check_lightning_kwargs", "is a <name>", reason=FACADE, names=("lightning_kwargs",)),
+    Ours(VALIDATION, "check_lightning_kwargs", "the trainer decides", reason=FACADE, names=("lightning_kwargs",)),
+    Ours(VALIDATION, "check_lightning_kwargs", "both limit", reason=FACADE, names=("limit_predict_batches",)),
+    Ours(TRAINER, "Trainer.train", "`fast_dev_run`", reason=FACADE, names=("fast_dev_run",)),
+    Ours("portico/rules.py", reason="settings of configurations and of portico's own classes"),
+    Ours(
+        "portico/callbacks.py",
+        reason="callbacks that only portico has",
+        names=("BatchSizeFinder", "LearningRateFinder", "LossSpike"),
+    ),
+    Ours("portico/loop/corrections.py", reason="`stop_on_nan` is an argument of portico", names=("stop_on_nan",)),
+    Ours(
+        "portico/loop/datamodule.py",
+        "TrainerDataModule.train_dataloader",
+        reason="`trainer.datamodule` is Lightning's",
+        names=("datamodule",),
+    ),
+    Ours(
+        "portico/loop/datamodule.py",
+        "TrainerDataModule.loaders_of",
+        reason="Lightning's data modules as `train_dataset`",
+    ),
+    Ours(
+        "portico/loop/datamodule.py",
+        "TrainerDataModule.given_loader",
+        "auto_find_batch_size",
+        reason="a `DataLoader` as `train_dataset`, which transformers cannot index",
+    ),
+    Ours(
+        "portico/loop/datamodule.py",
+        "TrainerDataModule.build_loader",
+        "makes its own batches",
+        reason="a `DataLoader` as `train_dataset`, which transformers cannot index",
+    ),
+    Ours("portico/loop/model_setup.py", "set_attention", reason="a key of configurations"),
+    Ours("portico/loop/model_setup.py", "model_like", reason="Lightning's checkpoints of `TrainerModule`"),
+    Ours("portico/loop/module.py", "TrainerModule", reason="`TrainerModule` is Lightning's", names=("TrainerModule",)),
+    Ours(
+        "portico/loop/plain_trainer.py",
+        reason="`trainer.module` under a user's `lightning.Trainer`",
+        names=("module",),
+    ),
+    Ours("portico/loop/plan.py", "limited_batches", "have no length", reason=FACADE, names=("limit_train_batches",)),
+    Ours("portico/checkpoint/writer.py", "_refuse_link", reason="the folder in which portico completes checkpoints"),
+    Ours(
+        "portico/checkpoint/resume.py",
+        "find_checkpoint",
+        "was not completed",
+        reason="the folder in which portico completes checkpoints",
+    ),
+    Ours(
+        "portico/checkpoint/weights.py",
+        "materialize",
+        reason="models on the meta device, whose parts portico reads from a folder; transformers cannot move them",
+    ),
+    Ours("portico/checkpoint/writer.py", "refuse_unwritable", reason="the system's error, before the training"),
+    Ours("portico/checkpoint/writer.py", "naming_full_disk", reason="the system's error, with the name of the file"),
+    Ours("portico/hub.py", reason="the hub's own error, and folders that commands name"),
+    Ours("portico/loop/module.py", "BackwardPass", reason="an accelerator that was replaced by one without backward"),
+    Ours(
+        "portico/loop/model_setup.py",
+        "refuse_unusable_quantized_weights",
+        "No gradient passes",
+        reason="the backward pass of such a layer was tried, and failed",
+    ),
+    # ---- Processes ----
+    Ours(STRATEGIES, "_mesh_sizes", "which is unknown", reason="`parallelism_config` as a dict"),
+    Ours(STRATEGIES, "fsdp_sharding", "FSDP2 does not have", reason="FSDP of TPUs, which no strategy here is"),
+    Ours(DEEPSPEED, "EngineStrategy._initialize", reason=FACADE, names=("strategy",)),
+    Ours(DEEPSPEED, "_on_host", reason="DeepSpeed's own refusal of other optimizers in host memory"),
+    Ours(
+        "portico/distributed/launchers.py",
+        "join_processes_of_script",
+        reason="variables that Lightning counts the machines by",
+    ),
+    Ours("portico/distributed/placement.py", "check_placement", reason=FACADE, names=("devices", "num_nodes")),
+    Ours("portico/distributed/placement.py", "_check_name", reason=FACADE, names=("strategy", "precision")),
+    Ours("portico/distributed/placement.py", "resolve_strategy", reason=FACADE, names=("strategy", "devices")),
+    Ours(
+        "portico/distributed/processes.py",
+        "_refuse_second_start",
+        reason="`strategy='ddp'`, which starts the script again",
+        names=("strategy",),
+    ),
+    Ours(STRATEGIES, "refuse_ddp_arguments", reason="a strategy object of Lightning", names=("strategy",)),
+    Ours(STRATEGIES, "refuse_sharded_weights", reason="a strategy object of Lightning", names=("strategy",)),
+    Ours(STRATEGIES, "refuse_own_backward", reason="a strategy object of Lightning", names=("strategy",)),
+    Ours(STRATEGIES, "refuse_other_replicas", "splits sequences under", reason=FACADE, names=("strategy",)),
+    Ours(STRATEGIES, "sharded_strategy", "shards the model, and", reason=FACADE, names=("strategy",)),
+    # ---- Rooms without a peer in transformers ----
+    Ours("portico/errors.py", reason="names what another error does not: its extra, its folder, the key of a command"),
+    Ours("portico/data/defects.py", reason=READING, names=("skip_invalid",)),
+    *(
+        Ours("portico/data/sources.py", function, reason=READING)
+        for function in (
+            "import_datasets",
+            "load_hub_split",
+            "_paths",
+            "stored_dataset",
+            "open_text",
+            "csv_rows",
+            "parquet_rows",
+            "numbered",
+            "entries",
+            "_parse",
+        )
+    ),
+    Ours("portico/cli/", reason=COMMANDS, names=("compose",)),
+    Ours("portico/commands/", reason=COMMANDS, names=("install",)),
+    Ours("portico/report/", reason=COMMANDS),
+    Ours("hydra_plugins/", reason="sweepers and launchers of Hydra, and their keys"),
+    Ours("portico/compat/releases.py", reason="an older transformers, which lacks the feature too"),
+    Ours("portico/compat/transformers.py", "MissingName", reason="an older transformers, which lacks the name too"),
+    Ours("portico/compat/transformers.py", "__getattr__", reason="a name that no module of portico asks for"),
+    Ours(
+        "portico/imports.py",
+        "lazy_exports.get",
+        "is a name of",
+        reason="names of another library, which portico lacks",
+    ),
+    Ours("portico/imports.py", "_NeighbourFinder", reason="names of another library, which portico lacks"),
+    Ours("portico/tasks/", reason="experiments of portico's command line; transformers has scripts"),
+    # PrimeQA's reader, and the SQuAD scripts: records, features and answers, whose fields these rooms check.
+    Ours("portico/mrc/datasets/", reason="records of questions, which `run_qa` and PrimeQA index and fail at"),
+    Ours("portico/mrc/corpus/", reason="a generated corpus"),
+    Ours("portico/mrc/features/", reason="windows and labels, which `run_qa` computes inside its script"),
+    Ours(
+        "portico/mrc/models/", reason="heads of reading comprehension and keys that choose them", names=("MRCTrainer",)
+    ),
+    Ours("portico/mrc/metrics/", reason="metrics of answers, as the official scripts, which fail at missing ids"),
+    Ours("portico/mrc/postprocess/", reason="spans and their scores; PrimeQA asserts the same of its arguments"),
+    Ours("portico/mrc/primeqa/", reason="PrimeQA's classes, which raise `ValueError` or assert for these arguments"),
+    Ours("portico/mrc/report/", reason=COMMANDS),
+    *(
+        Ours(f"portico/mrc/{name}.py", reason="the reader, the trainer and the experiments of reading comprehension")
+        for name in (
+            "config",
+            "demo",
+            "distillation",
+            "experiment",
+            "inference",
+            "multi_source",
+            "packing",
+            "trainer",
+        )
+    ),
+    Ours(
+        "portico/ipu/",
+        reason="settings of IPUs, which optimum-graphcore and PopTorch refuse when they compile",
+        names=("IPUConfig", "IPUTrainer"),
+    ),
+    Ours(
+        "portico/ort/",
+        reason="settings of ONNX Runtime, whose sessions and exporter fail without them",
+        names=("ORTTrainer",),
+    ),
+    Ours(
+        "portico/gradient_descent/",
+        reason="AllenNLP's trainer, which raises `ConfigurationError` for these, or a `KeyError` of a parameter",
+        names=("GradientDescentTrainer",),
+    ),
+)
+
+# Neither shown by a run nor named in the documentation so far: each needs several processes, or packages.
+UNPROVEN = (
+    Entry("portico/distributed/accelerator.py", "apply_accelerator_settings", "`accelerator_config={'use_conf"),
+    Entry(DEEPSPEED, "engine_strategy", "`save_on_each_node=True`"),
+    Entry("portico/distributed/launchers.py", "join_mpi", "start as many on each"),
+    Entry(MODEL_PARALLEL, "check_model", "sharded already"),
+    Entry(MODEL_PARALLEL, "check_model", "'even_batches': False"),
+    Entry(MODEL_PARALLEL, "_check_heads"),
+    Entry("portico/distributed/processes.py", "begin_call"),
+    Entry(STRATEGIES, "_mesh_sizes", "`pp_size="),
+    Entry("portico/hp_search.py", "checked_search", "is a list, but"),
+    Entry("portico/hp_search.py", "checked_search", "trains each trial on one"),
+    Entry("portico/loop/datamodule.py", "TrainerDataModule.given_loader", "divides its data"),
+    Entry("portico/loop/model_setup.py", "refuse_unusable_quantized_weights", "cannot be copied"),
+    Entry("portico/loop/model_setup.py", "refuse_unusable_quantized_weights", "and no adapters"),
+)
+
+ENTRIES: tuple[Entry, ...] = (*FAILS, *SAYS, *NAMED, *OURS, *UNPROVEN)
