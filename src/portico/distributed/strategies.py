@@ -354,8 +354,8 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
         sharding, copies_per_machine = fsdp_sharding(args.fsdp, args.fsdp_config)
     if sharding.activation_checkpointing and args.gradient_checkpointing:
         _announce(
-            "`activation_checkpointing` in `fsdp_config` and `gradient_checkpointing` both recompute each layer, which "
-            "is done once, as the latter says; leave it out to recompute as FSDP does."
+            "`activation_checkpointing` in `fsdp_config` and `gradient_checkpointing` both recompute each layer, "
+            "which is done once, as the latter says; leave it out to recompute as FSDP does."
         )
         sharding = dataclasses.replace(sharding, activation_checkpointing=False)
     if sizes is None:
