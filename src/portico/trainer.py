@@ -90,6 +90,7 @@ from portico.validation import (
     check_collator,
     check_examples,
     check_lightning_kwargs,
+    check_loss_function,
     check_optimizers,
     check_part_kinds,
     check_parts,
@@ -462,6 +463,8 @@ class Trainer:
     def _check_training(self) -> None:
         """Refuse what only a training reads; methods of a subclass may read it otherwise."""
         refuse_untrainable(self.args)
+        if not self._overrides("compute_loss", "training_step"):
+            check_loss_function(self.compute_loss_func)
         if not self._overrides("_save", "save_model", "_save_checkpoint"):
             refuse_unsavable(self.processing_class, self.args)
         if not self._overrides(*_MAKERS_OF_OPTIMIZERS):

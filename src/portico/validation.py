@@ -351,6 +351,14 @@ def check_examples(argument: str, data: object) -> None:
         )
 
 
+def check_loss_function(function: object) -> None:
+    """Refuse a ``compute_loss_func`` that cannot be called; its parameters are judged when it is."""
+    if function is not None and not callable(function):
+        raise InputTypeError(
+            f"`compute_loss_func` is {_shown(function)}; give a function of `(outputs, labels, num_items_in_batch)`."
+        )
+
+
 def check_collator(collator: object) -> None:
     """Refuse a collator that cannot make a batch."""
     # The instances of another class may be batches.

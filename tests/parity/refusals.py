@@ -498,10 +498,15 @@ FAILS = (
         ),
     ),
     Fails(
-        "portico/deprecated.py",
-        "refuse_old_order",
-        "cannot be called",
+        "portico/loop/failures.py",
+        "explain_call",
         attempt=trains(compute_loss_func=lambda outputs, labels: outputs["loss"]),
+    ),
+    Fails("portico/validation.py", "check_loss_function", attempt=trains(compute_loss_func=3)),
+    Fails(
+        "portico/trainer.py",
+        "Trainer.create_optimizer_and_scheduler",
+        attempt=trains(base=lambda kind: type("Own", (kind,), {"create_optimizer": lambda self, model=None: None})),
     ),
     Fails(
         "portico/deprecated.py",
@@ -535,7 +540,7 @@ FAILS = (
         attempt=trains({"train_sampling_strategy": "batch_rebalance"}),
     ),
     Fails(
-        "portico/loop/datamodule.py",
+        "portico/loop/failures.py",
         "explain_failure",
         attempt=trains(train_dataset=[{"x": torch.ones(3), "labels": "a"}]),
     ),
