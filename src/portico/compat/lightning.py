@@ -14,13 +14,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import wraps
+from traceback import walk_tb
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import cuda
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
-from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher
+from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher, _PrefetchDataFetcher
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.progress import _BatchProgress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
@@ -52,8 +54,9 @@ EvaluationLoop = _EvaluationLoop
 DataFetcher = _DataFetcher
 DataLoaderIterDataFetcher = _DataLoaderIterDataFetcher
 
-# Raised in a hook, it ends ``fit`` without an error. Public: ``trainer.should_stop``, which lets a batch run first.
-EndOfFit = _TunerExitException
+
+class EndOfFit(_TunerExitException):
+    """Raised in a hook, it ends ``fit`` without an error. Public: ``trainer.should_stop``: a batch runs first."""
 
 
 # ---- 1. Needed for correct numbers ----
@@ -119,6 +122,74 @@ def run_closure(
     Public: none; ``Precision.optimizer_step`` always steps.
     """
     return precision._wrap_closure(model, optimizer, closure)
+
+
+class SteeringError(RuntimeError):
+    """A step, a hook or a callback raised ``original``, by which Lightning would end a loop without an error."""
+
+    def __init__(self, original: BaseException) -> None:
+        super().__init__(f"{type(original).__name__} was raised in a step, a hook or a callback.")
+        self.original = original
+
+
+def end_loops_with_the_data(pl_trainer: pl.Trainer) -> Callable[[], None]:
+    """Make ``pl_trainer`` end its loops only with their batches; return a function that undoes it.
+
+    Lightning ends an epoch or an evaluation, without an error, when any code in it raises ``StopIteration``: a model,
+    a loss or a metric that reads an exhausted iterator is enough. Here ``SteeringError`` is raised. Public: none.
+    """
+    fit_loop = pl_trainer.fit_loop
+    evaluations = (fit_loop.epoch_loop.val_loop, pl_trainer.validate_loop, pl_trainer.test_loop)
+    guarded: list[tuple[Any, tuple[str, ...]]] = [
+        (fit_loop, ("on_run_start", "on_advance_start", "advance", "on_advance_end", "on_run_end")),
+        (fit_loop.epoch_loop, ("advance", "on_advance_end")),
+        *(
+            (loop, ("on_run_start", "_evaluation_step", "_store_dataloader_outputs", "on_run_end"))
+            for loop in evaluations
+        ),
+        (pl_trainer.predict_loop, ("_predict_step",)),
+    ]
+    for loop, names in guarded:
+        for name in names:
+            setattr(loop, name, _without_steering(getattr(loop, name)))
+
+    def undo() -> None:
+        for loop, names in guarded:
+            for name in names:
+                delattr(loop, name)
+
+    return undo
+
+
+def _without_steering(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def run(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except StopIteration as error:
+            if _ends_epoch(error):
+                raise
+            raise SteeringError(error) from error
+        except _TunerExitException as error:
+            if isinstance(error, EndOfFit):
+                raise
+            raise SteeringError(error) from error
+
+    return run
+
+
+_FETCHES = {kind.__next__.__code__ for kind in (_DataFetcher, _PrefetchDataFetcher, _DataLoaderIterDataFetcher)}
+
+
+def _ends_epoch(error: StopIteration) -> bool:
+    """Return whether there was no batch to fetch, or ``on_train_batch_start`` has returned -1."""
+    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    return not _FETCHES.isdisjoint(codes) or codes[-1] is _TrainingEpochLoop.advance.__code__
+
+
+def was_skipped(pl_trainer: pl.Trainer) -> bool:
+    """Return whether a fit of ``pl_trainer`` had nothing to run. Public: none."""
+    return pl_trainer.fit_loop.skip
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -25,7 +26,7 @@ from portico.compat.accelerate import GradientState
 from portico.compat.transformers import BatchRebalanceSampler, find_batch_size, has_length, logger
 from portico.compat.tree import map_tensors
 from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
-from portico.errors import InputError
+from portico.errors import InputError, InputRuntimeError
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Examples, Loader, Nested
@@ -200,7 +201,7 @@ class DataLoaderShard(DataLoader[Any]):
         self.set_epoch(self.epoch)
         # The only `iter()` of this pass: each one draws a base seed from the global generator.
         fetched = super().__iter__() if self.stateful is None else iter(self.stateful)
-        own_batches = self._batches(fetched)
+        own_batches = self._batches(until_end(fetched))
         source = self._seekable() if self.num_positions_kept else None
         self._positions = deque(maxlen=self.num_positions_kept)
         if source is not None:
@@ -270,6 +271,33 @@ class DataLoaderShard(DataLoader[Any]):
             # Worker processes count in their copy of the dataset.
             self.remainder = data.num_examples % (data.batch_size * data.num_processes)
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
+
+
+def until_end(fetched: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of a torch loader; raise an error if its dataset or collator raises ``StopIteration``.
+
+    The data would seem to end there, and the rest of the epoch would be left out.
+    """
+    while True:
+        try:
+            batch = next(fetched)
+        except StopIteration as end:
+            if _comes_from_examples(end):
+                raise InputRuntimeError(
+                    "The dataset or the data collator raised StopIteration while a batch was made, so the data would "
+                    "end early; let it return the example, or raise another error."
+                ) from end
+            return
+        yield batch
+
+
+def _comes_from_examples(end: StopIteration) -> bool:
+    """Return whether ``end`` was raised by code that torch calls to make a batch, and not by torch or a sampler."""
+    if "DataLoader worker" in str(end):
+        return True
+    frames = [frame for frame, _ in walk_tb(end.__traceback__)]
+    fetches = [frame for frame in frames if frame.f_code.co_name == "fetch" and "torch" in frame.f_code.co_filename]
+    return bool(fetches) and fetches[-1] is not frames[-1]
 
 
 def _keep(*objects: Any) -> None:

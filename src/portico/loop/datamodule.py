@@ -36,6 +36,7 @@ from portico.distributed.loaders import (
     StreamShardsLoader,
     given_batch_size,
     num_own_shares,
+    until_end,
 )
 from portico.distributed.sharding import BatchSamplerShard
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
@@ -121,7 +122,8 @@ class EvaluationFeed:
         if isinstance(self.loader, StreamShardsLoader):
             self.loader.must_be_even = True
         try:
-            yield from self.loader if self.is_whole else islice(self.loader, self.num_batches)
+            batches = until_end(iter(self.loader))
+            yield from batches if self.is_whole else islice(batches, self.num_batches)
         finally:
             # Lightning does not read to the end, where the accelerator would stop tracking the last batch's size.
             if isinstance(self.loader, DataLoaderShard):

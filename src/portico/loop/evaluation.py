@@ -11,6 +11,7 @@ import torch
 from transformers import EvalPrediction
 
 from portico.compat.lightning import (
+    SteeringError,
     can_nest_evaluation,
     quiet_lightning,
     run_nested_evaluation,
@@ -351,6 +352,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
                 begin_call(pl_trainer.strategy, call)
                 run = pl_trainer.test if predicts else pl_trainer.validate
                 run(module, dataloaders=feed, verbose=False)
+    except SteeringError as error:
+        raise error.original from None  # as under transformers
     finally:
         module.evaluation = enclosing
     assert session.output is not None, "the end of the loop finishes the session"

@@ -59,6 +59,7 @@ class PlainTrainerBridge(EventBridge):
         self._contexts.enter_context(_in_charge(trainer, self.module, self.hf_trainer))
         self._contexts.callback(_remove, self, trainer)
         self._contexts.enter_context(autocast_forward(self.module.model, trainer.strategy))
+        self._contexts.callback(lightning_compat.end_loops_with_the_data(trainer))
         if stage == "fit":
             self._prepare_fit(trainer)
 

@@ -101,6 +101,7 @@ from portico.distributed.loaders import (
     num_examples_in_round,
     skip_first_batches,
     skip_first_examples,
+    until_end,
 )
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
@@ -325,7 +326,7 @@ class TrainingRun:
             trainer.corrections.restore_order(self.checkpoint, loader, self.epoch, is_inside_epoch=late_rng)
         if trainer.args.save_strategy != "no":
             self.epoch_start = EpochStart.of(loader, trainer.args)
-        batches = iter(loader)
+        batches = until_end(iter(loader))
         last_step = plan.num_update_steps_per_epoch - 1
         for update_step in range(first_update_step, last_step + 1):
             self._follow_arguments()
@@ -642,6 +643,7 @@ def build_lightning_trainer(
         # Lightning would end the run by batches, and validate at its end.
         pl_trainer.fit_loop.epoch_loop.max_steps, pl_trainer.check_val_every_n_epoch = -1, sys.maxsize
     lightning_compat.keep_loss_scale(pl_trainer)
+    lightning_compat.end_loops_with_the_data(pl_trainer)
     lightning_compat.resume_when_told(pl_trainer)
     if inside_worker():
         lightning_compat.drop_launcher(pl_trainer.strategy)
@@ -685,13 +687,22 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
         SystemExit: If the process receives SIGTERM.
     """
     strategy = pl_trainer.strategy
-    with (
-        kill_children_on_error(),
-        lightning_compat.quiet_lightning(),
-        autocast_forward(module.model, strategy),
-        ending_plainly(pl_trainer),
-    ):
-        run = module.run
-        begin_call(strategy, f"train() of {run.plan.max_steps} steps")
-        with nullcontext() if run.declarations is None else run.declarations.watching():
-            pl_trainer.fit(module, datamodule=datamodule)
+    run = module.run
+    try:
+        with (
+            kill_children_on_error(),
+            lightning_compat.quiet_lightning(),
+            autocast_forward(module.model, strategy),
+            ending_plainly(pl_trainer),
+        ):
+            begin_call(strategy, f"train() of {run.plan.max_steps} steps")
+            with nullcontext() if run.declarations is None else run.declarations.watching():
+                pl_trainer.fit(module, datamodule=datamodule)
+    except lightning_compat.SteeringError as error:
+        raise error.original from None  # as under transformers
+    is_over = run.output is not None or run.next_batch_size is not None
+    if not is_over and not lightning_compat.was_skipped(pl_trainer):
+        raise RuntimeError(
+            "The training ended before its first step: a Lightning callback raised the exception by which Lightning's "
+            "tuner ends a fit; leave the callback out."
+        )

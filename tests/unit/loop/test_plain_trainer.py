@@ -310,6 +310,20 @@ def test_evaluation_in_a_callback_of_a_plain_run(tmp_path):
     assert [entry["step"] for entry in history(trainer, "step", "mine_loss")] == [2]
 
 
+class Exhausted(Line):
+    def forward(self, x, labels=None):
+        raise StopIteration
+
+
+def test_only_the_data_end_a_loop(tmp_path):
+    trainer, plain = toy_trainer(tmp_path, parts={"model": Exhausted()}), lightning_trainer(max_epochs=1)
+    with pytest.raises(RuntimeError, match="StopIteration was raised in a step, a hook or a callback"):
+        plain.fit(trainer.module, trainer.datamodule)
+    with pytest.raises(RuntimeError, match="StopIteration was raised in a step, a hook or a callback"):
+        plain.predict(trainer.module, trainer.datamodule)
+    assert "advance" not in vars(plain.fit_loop)
+
+
 def test_failed_run_can_be_repeated(tmp_path):
     class Fails(TrainerCallback):
         event = "on_step_end"
