@@ -397,8 +397,8 @@ class Trainer:
         self.data_collator = model_setup.default_collator(processing_class) if data_collator is None else data_collator
         self.processing_class = processing_class
         self.datamodule = TrainerDataModule(self)
-        self.train_dataset = self.datamodule.loaders_of(train_dataset, "training")
-        self.eval_dataset = self.datamodule.loaders_of(eval_dataset, "evaluation")
+        self.train_dataset = self.datamodule.adopt(train_dataset, "training")
+        self.eval_dataset = self.datamodule.adopt(eval_dataset, "evaluation")
 
     def _init_callbacks_and_state(self, callbacks: "Callbacks | None") -> None:
         every = [*model_setup.default_callbacks(self), *(callbacks or [])]
@@ -542,6 +542,7 @@ class Trainer:
         if isinstance(dataset, DataLoader):
             given: Any = self.accelerator.prepare(self.datamodule.given_loader(dataset, description))
             given.own_batch_size = given_batch_size(dataset) or 0
+            given.transfer = self.datamodule.transfer_of(dataset)
             return given
         loader = self._build_loader(
             dataset, description=description, batch_size=batch_size, sampler_fn=sampler_fn, is_training=is_training
@@ -781,6 +782,7 @@ class Trainer:
         """Plan a run, set up its state and let Lightning run it; ``batch_size`` is per process."""
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
+        self.datamodule.setup("fit")
         loader = self.get_train_dataloader()
         for observer in observers.active:
             observer.on_train_dataloader(self, loader)
@@ -1243,35 +1245,35 @@ class Trainer:
             Numbers by name, the same in every process: ``eval_loss`` in the unit of the model's loss, ``eval_runtime``
             in seconds, ``eval_samples_per_second``, ``eval_steps_per_second``, and what ``compute_metrics`` returned.
         """
-        eval_dataset = self.datamodule.loaders_of(eval_dataset, "evaluation")
-        override = eval_dataset is not None
-        datasets = eval_dataset if override else self.eval_dataset
-        if isinstance(datasets, dict):
-            metrics: dict[str, float] = {}
-            for name, dataset in datasets.items():
-                metrics |= self.evaluate(
-                    # Given the name, `get_eval_dataloader` can keep a loader with persistent workers.
-                    eval_dataset=dataset if override else name,
-                    ignore_keys=ignore_keys,
-                    metric_key_prefix=f"{metric_key_prefix}_{name}",
-                )
-            return metrics
-        self._memory_tracker.start()
-        loader = self.get_eval_dataloader(datasets)
-        start_time = time.time()
-        output = self._run_evaluation_loop(
-            loader,
-            description="Evaluation",
-            # Without metrics the predictions are not used.
-            prediction_loss_only=True if self.compute_metrics is None else None,
-            ignore_keys=ignore_keys,
-            metric_key_prefix=metric_key_prefix,
-        )
-        measured = self._with_speed(output, metric_key_prefix, start_time)
-        self.log(measured)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, measured)
-        self._memory_tracker.stop_and_update_metrics(measured)
-        return measured
+        with self.datamodule.lending(eval_dataset, "evaluation") as eval_dataset:
+            override = eval_dataset is not None
+            datasets = eval_dataset if override else self.eval_dataset
+            if isinstance(datasets, dict):
+                metrics: dict[str, float] = {}
+                for name, dataset in datasets.items():
+                    metrics |= self.evaluate(
+                        # Given the name, `get_eval_dataloader` can keep a loader with persistent workers.
+                        eval_dataset=dataset if override else name,
+                        ignore_keys=ignore_keys,
+                        metric_key_prefix=f"{metric_key_prefix}_{name}",
+                    )
+                return metrics
+            self._memory_tracker.start()
+            loader = self.get_eval_dataloader(datasets)
+            start_time = time.time()
+            output = self._run_evaluation_loop(
+                loader,
+                description="Evaluation",
+                # Without metrics the predictions are not used.
+                prediction_loss_only=True if self.compute_metrics is None else None,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=metric_key_prefix,
+            )
+            measured = self._with_speed(output, metric_key_prefix, start_time)
+            self.log(measured)
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, measured)
+            self._memory_tracker.stop_and_update_metrics(measured)
+            return measured
 
     def evaluation_loop(
         self,
@@ -1377,17 +1379,17 @@ class Trainer:
             Predictions and labels as from :meth:`evaluation_loop`; ``label_ids`` is ``None``, and ``metrics`` has only
             run time and speed, for data without labels.
         """
-        test_dataset = self.datamodule.loaders_of(test_dataset, "test")
-        self._memory_tracker.start()
-        loader = self.get_test_dataloader(test_dataset)
-        start_time = time.time()
-        output = self._run_evaluation_loop(
-            loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
-        )
-        measured = self._with_speed(output, metric_key_prefix, start_time)
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, measured)
-        self._memory_tracker.stop_and_update_metrics(measured)
-        return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=measured)
+        with self.datamodule.lending(test_dataset, "test") as test_dataset:
+            self._memory_tracker.start()
+            loader = self.get_test_dataloader(test_dataset)
+            start_time = time.time()
+            output = self._run_evaluation_loop(
+                loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+            )
+            measured = self._with_speed(output, metric_key_prefix, start_time)
+            self.control = self.callback_handler.on_predict(self.args, self.state, self.control, measured)
+            self._memory_tracker.stop_and_update_metrics(measured)
+            return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=measured)
 
     def prediction_step(
         self, model: nn.Module, inputs: "Batch", prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -1490,6 +1492,7 @@ class Trainer:
             self._save_rng_state(str(folder))
             if self.module.run is not None:
                 self.module.run.save_position(str(folder))
+                self.module.run.save_lightning_states(str(folder))
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
             self.state.save_to_json(str(folder / STATE_FILE))

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+import lightning.pytorch as pl
 import torch
 import transformers
 from lightning.fabric.plugins import CheckpointIO, ClusterEnvironment
@@ -28,9 +29,11 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     ThroughputMonitor,
 )
+from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import LayerSync, Precision
 from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -293,7 +296,23 @@ def _kind_of(part: object) -> type:
     return found if isinstance(found, type) else type(found)
 
 
+def unused_hooks(model: object) -> list[str]:
+    """Return the hooks of Lightning that ``model`` overrides, none of which is called on the model of a trainer."""
+    if not isinstance(model, pl.LightningModule):
+        return []
+    names = [name for name in vars(pl.LightningModule) if not name.startswith("_")]
+    names += [name for hooks in (ModelHooks, DataHooks, CheckpointHooks) for name in vars(hooks) if name[0] != "_"]
+    hooks = {name for name in names if inspect.isfunction(getattr(pl.LightningModule, name))} - {"forward"}
+    return sorted(name for name in hooks if is_overridden(name, model, pl.LightningModule))
+
+
 def _check_model(model: object) -> None:
+    if unused := unused_hooks(model):
+        logger.warning(
+            f"`model` is a LightningModule, of which a trainer calls only `forward`, for the loss and the logits. "
+            f"{', '.join(f'`{name}`' for name in unused)} of `{type(model).__name__}` will not be called; the guide "
+            "'From plain Lightning' says what takes the place of each."
+        )
     if model is None or isinstance(model, nn.Module):
         return
     if isinstance(model, type):

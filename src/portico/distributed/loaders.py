@@ -9,7 +9,7 @@ import math
 import random
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
@@ -153,9 +153,11 @@ class DataLoaderShard(DataLoader[Any]):
         position: Mapping[str, Any] | None = None,
         shows_progress: bool = False,
         first_example: int = 0,
+        transfer: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(dataset, **options)
+        self.transfer = transfer  # moves a batch to the device, if the user's data module does so
         self.config = config
         self.num_batches_to_skip = num_batches_to_skip  # fetched but not yielded, for data without indices
         self.stateful = stateful  # the user's loader, which reads the data if it can say how far it has read
@@ -270,6 +272,8 @@ class DataLoaderShard(DataLoader[Any]):
         if is_last and self.config.counts_streams and isinstance(data, IterableDatasetShard) and not self.num_workers:
             # Worker processes count in their copy of the dataset.
             self.remainder = data.num_examples % (data.batch_size * data.num_processes)
+        if self.transfer is not None:
+            return self.transfer(batch)
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
 
 
@@ -403,7 +407,7 @@ def skip_first_batches(
         if by_index and name in options:
             options[name] = SkipBatchSampler(options[name], num_batches)
     if isinstance(loader, DataLoaderShard):
-        own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful")
+        own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful", "transfer")
         options |= {name: getattr(loader, name) for name in own}
         # A copy, so that this dataset starts from the beginning when it is iterated again.
         dataset = loader.dataset if position is None or loader.stateful is not None else copy(loader.dataset)
@@ -455,7 +459,7 @@ def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard
         is_shared = isinstance(batches, BatchSamplerShard)
         options["batch_sampler"] = BatchSamplerShard(rest, batches.config) if is_shared else rest
         options["first_example"] = num_examples
-    own = ("config", "keeps_remainder", "epoch", "shared_generator")
+    own = ("config", "keeps_remainder", "epoch", "shared_generator", "transfer")
     return type(loader)(dataset, **options, **{name: getattr(loader, name) for name in own})
 
 

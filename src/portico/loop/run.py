@@ -72,6 +72,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,7 @@ from transformers import TrainerState
 
 from portico.checkpoint.resume import (
     EpochStart,
+    load_lightning_states,
     load_stream_position,
     portable_rng_states,
     present_rng_states,
@@ -93,7 +95,12 @@ from portico.checkpoint.resume import (
     save_stream_position,
     set_rng_states,
 )
-from portico.checkpoint.writer import export_callback_states, exportable_callbacks, reserve_copies
+from portico.checkpoint.writer import (
+    export_callback_states,
+    exportable_callbacks,
+    reserve_copies,
+    save_lightning_states,
+)
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
 from portico.distributed.loaders import (
@@ -127,6 +134,7 @@ if TYPE_CHECKING:
 
 
 _CHECKPOINT_KEY = "portico"  # in a checkpoint of Lightning
+_IN_CHECKPOINT = "checkpoint/"  # before the keys that callbacks add to a checkpoint of Lightning
 # Flags of `TrainerControl` that lead to work of all processes together.
 _DECLARED = {
     "should_training_stop": "stops training",
@@ -146,6 +154,10 @@ class EventBridge(Callback):
 
     def __init__(self, run: "TrainingRun") -> None:
         self.run = run
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # Before the same hook of the callbacks that are restored, as Lightning does.
+        self.run.restore_lightning_states()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run.begin()
@@ -283,6 +295,51 @@ class TrainingRun:
             batches_per_epoch=self.plan.steps_in_epoch,
             steps=self.trainer.state.global_step,
         )
+
+    def _stateful(self) -> dict[str, Any]:
+        """Return the callbacks of Lightning and the data module, by the name of their states in a checkpoint."""
+        callbacks: list[Callback] = self.trainer.lightning_trainer.callbacks  # type: ignore[attr-defined]
+        named = {callback.state_key: callback for callback in callbacks if not isinstance(callback, EventBridge)}
+        return {**named, type(self.trainer.datamodule).__name__: self.trainer.datamodule}
+
+    def save_lightning_states(self, folder: str) -> None:
+        """Write the states of Lightning's callbacks and of the user's data modules into a checkpoint."""
+        stateful = self._stateful()
+        states = {name: state for name, part in stateful.items() if (state := part.state_dict())}
+        pl_trainer, module = self.trainer.lightning_trainer, self.trainer.module
+        # What callbacks add to a checkpoint of Lightning, such as the averages of weights.
+        checkpoint = self._lightning_checkpoint(module)
+        usual = set(checkpoint)
+        for part in stateful.values():
+            if isinstance(part, Callback):
+                part.on_save_checkpoint(pl_trainer, module, checkpoint)
+        states |= {_IN_CHECKPOINT + name: checkpoint[name] for name in checkpoint.keys() - usual}
+        save_lightning_states(self.trainer.checkpoint_parts(), Path(folder), states)
+
+    def restore_lightning_states(self) -> None:
+        """Restore what :meth:`save_lightning_states` wrote, if the run resumes; warn of states that are missing."""
+        if self.checkpoint is None or self.is_lightnings:
+            return
+        states, stateful = load_lightning_states(Path(self.checkpoint)), self._stateful()
+        module = self.trainer.module
+        added = {name.removeprefix(_IN_CHECKPOINT): state for name, state in states.items() if _IN_CHECKPOINT in name}
+        checkpoint = {**self._lightning_checkpoint(module), **added}
+        missing = [name for name, part in stateful.items() if name not in states and part.state_dict()]
+        if missing:
+            logger.warning(
+                f"{self.checkpoint} has no state of {', '.join(missing)}, which start afresh: it was written by "
+                "another library, or without them."
+            )
+        for name, part in stateful.items():
+            if isinstance(part, Callback) and added:
+                part.on_load_checkpoint(self.trainer.lightning_trainer, module, checkpoint)
+            if name in states:
+                part.load_state_dict(states[name])
+
+    def _lightning_checkpoint(self, module: "TrainerModule") -> dict[str, Any]:
+        pl_trainer = self.trainer.lightning_trainer
+        counts = {"epoch": pl_trainer.current_epoch, "global_step": self.trainer.state.global_step}
+        return {**counts, "state_dict": module.state_dict()}
 
     def begin(self) -> None:
         trainer = self.trainer
