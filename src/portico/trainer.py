@@ -44,7 +44,13 @@ from portico.checkpoint.engine_files import gathered_weights, lacks_weights, loa
 from portico.checkpoint.files import write_whole
 from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
 from portico.compat import transformers as hf_compat
-from portico.compat.lightning import is_fast_dev_run, launches_workers, overfits, publish_metrics
+from portico.compat.lightning import (
+    averaged_weights,
+    is_fast_dev_run,
+    launches_workers,
+    overfits,
+    publish_metrics,
+)
 from portico.compat.transformers import (
     EvalLoopOutput,
     HPSearchBackend,
@@ -75,6 +81,7 @@ from portico.loop.plan import ResumePoint, RunPlan, limited_batches
 from portico.loop.run import (
     EventBridge,
     TrainingRun,
+    averaging_callbacks,
     build_lightning_trainer,
     fit,
     fresh_state,
@@ -268,7 +275,7 @@ class Trainer:
     # Sums of the current run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
     _tr_loss = _run_state("tr_loss")
     _total_loss_scalar = _run_state("total_loss_scalar")
-    _last_checkpoint: Path | None = None
+    last_checkpoint: Path | None = None
     _globalstep_last_logged = _run_state("globalstep_last_logged")
     _initial_global_step = _run_state("initial_global_step")
     _initial_num_input_tokens_seen = _run_state("initial_num_input_tokens_seen")
@@ -1074,8 +1081,8 @@ class Trainer:
         if self.control.should_save and not is_fast_dev_run(self.lightning_trainer):
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-            if self.args.should_save and self._last_checkpoint is not None:
-                refresh_manifest(self._last_checkpoint)
+            if self.args.should_save and self.last_checkpoint is not None:
+                refresh_manifest(self.last_checkpoint)
 
     # ---- Training Utilities ----
 
@@ -1477,11 +1484,12 @@ class Trainer:
             self._push_from_checkpoint(str(final))
         if self.args.should_save and not self._background.is_pending:
             self._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
-        self._last_checkpoint = final
+        self.last_checkpoint = final
 
     def _write_checkpoint(self, folder: Path, run_folder: Path) -> None:
         """Write model, optimizer, scheduler, random states and trainer state; all processes call this."""
-        self.save_model(str(folder), _internal_call=True)
+        with averaged_weights(self.lightning_trainer):
+            self.save_model(str(folder), _internal_call=True)
         self.accelerator.wait_for_everyone()
         best = run_folder / f"checkpoint-{self.corrections.best_step()}"
         if best.name == folder.name or best.exists():
@@ -1645,7 +1653,8 @@ class Trainer:
         refuse_sharded_weights(self.lightning_trainer.strategy)
         folder = self.args.output_dir if output_dir is None else output_dir
         if self.deepspeed is None:
-            self._save(folder)
+            with averaged_weights(self.lightning_trainer):
+                self._save(folder)
         else:
             self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
             # As transformers does; a whole checkpoint gets the states anyway.
@@ -1993,7 +2002,9 @@ class Trainer:
         """Create the ``lightning.Trainer`` of a run: it keeps its counts after a fit, so each run needs a new one."""
         parts = self._lightning_parts
         if run is not None:
-            parts = {**parts, "callbacks": [EventBridge(run), *parts["callbacks"]]}
+            averages = averaging_callbacks(parts["callbacks"])
+            others = [callback for callback in parts["callbacks"] if callback not in averages]
+            parts = {**parts, "callbacks": [*averages, EventBridge(run), *others]}
         plan = run.plan if run is not None else None
         self.lightning_trainer = build_lightning_trainer(
             self.args, plan=plan, model=self.__dict__.get("model"), further=self._lightning_kwargs, **parts

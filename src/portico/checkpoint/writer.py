@@ -21,7 +21,13 @@ from transformers import TrainerControl, TrainerState
 
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.engine_files import save_engine
-from portico.checkpoint.manifest import LIGHTNING_FILE, STATE_FILE, steps_of_checkpoints, write_manifest
+from portico.checkpoint.manifest import (
+    LIGHTNING_FILE,
+    STATE_FILE,
+    refresh_manifest,
+    steps_of_checkpoints,
+    write_manifest,
+)
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
 from portico.compat.transformers import (
     CallbackHandler,
@@ -33,6 +39,7 @@ from portico.compat.transformers import (
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, reason_of
+from portico.trust.files import load_tensors
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -171,6 +178,18 @@ def save_lightning_states(parts: CheckpointParts, folder: Path, states: dict[str
         )
     if plain and parts.args.should_save:
         torch.save(plain, folder / LIGHTNING_FILE)
+
+
+def update_lightning_states(parts: CheckpointParts, checkpoint: Path, states: dict[str, Any]) -> None:
+    """Replace states in a complete checkpoint, which are written as by :func:`save_lightning_states`."""
+    if not parts.args.should_save:
+        return
+    file = checkpoint / LIGHTNING_FILE
+    written: dict[str, Any] = load_tensors(file) if file.is_file() else {}
+    new = checkpoint / f"{LIGHTNING_FILE}{_PARTIAL}"
+    torch.save(written | {name: state for name, state in states.items() if _is_plain(state)}, new)
+    new.replace(file)
+    refresh_manifest(checkpoint)
 
 
 def _is_plain(value: object) -> bool:

@@ -17,10 +17,12 @@ from datetime import timedelta
 from functools import wraps
 from traceback import walk_tb
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import cuda
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher, _PrefetchDataFetcher
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
@@ -211,6 +213,71 @@ def keep_optimizers_on_device(strategy: Strategy) -> Iterator[None]:
         del strategy.__dict__["teardown"]
         if replaced is not None:
             strategy.__dict__["teardown"] = replaced
+
+
+# Averages of weights
+
+
+class _Exchange:
+    """The hooks of a ``WeightAveraging`` callback that exchange weights and average, which can be nested."""
+
+    def __init__(self, callback: WeightAveraging) -> None:
+        self.depth = 0
+        self._begin, self._end = callback.on_validation_epoch_start, callback.on_validation_epoch_end
+
+    def begin(self, pl_trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self._begin(pl_trainer, module)
+
+    def end(self, pl_trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self._end(pl_trainer, module)
+
+
+_EXCHANGES: WeakKeyDictionary[WeightAveraging, _Exchange] = WeakKeyDictionary()  # of the callbacks of a running fit
+
+
+@contextmanager
+def averaging(pl_trainer: pl.Trainer) -> Iterator[None]:
+    """Run a fit inside the block, so that evaluations, predictions and checkpoints agree on averages of weights.
+
+    By itself an evaluation inside another would exchange model and average back, and an evaluation after the fit would
+    put the last average into the model, whatever was loaded since. Counts of an earlier fit are reset. Public: none.
+    """
+    callbacks = [one for one in pl_trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
+    for callback in callbacks:
+        callback.load_state_dict({"latest_update_step": 0})
+        callback._latest_update_epoch = -1
+        exchange = _EXCHANGES[callback] = _Exchange(callback)
+        hooks = {"on_validation_epoch_start": exchange.begin, "on_validation_epoch_end": exchange.end}
+        callback.__dict__.update(hooks)
+    try:
+        yield
+    finally:
+        for callback in callbacks:
+            exchange = _EXCHANGES.pop(callback)
+            while exchange.depth:
+                exchange.end(pl_trainer, pl_trainer.lightning_module)
+            del callback.__dict__["on_validation_epoch_start"], callback.__dict__["on_validation_epoch_end"]
+            callback._average_model = None
+
+
+@contextmanager
+def averaged_weights(pl_trainer: pl.Trainer) -> Iterator[None]:
+    """Inside the block the model has the average of its weights, if a callback of the running fit keeps one."""
+    callbacks: list[Callback] = pl_trainer.callbacks  # type: ignore[attr-defined]
+    exchanges = [_EXCHANGES[one] for one in callbacks if isinstance(one, WeightAveraging) and one in _EXCHANGES]
+    before = [exchange.depth for exchange in exchanges]
+    for exchange in exchanges:
+        exchange.begin(pl_trainer, pl_trainer.lightning_module)
+    try:
+        yield
+    finally:
+        for exchange, depth in zip(exchanges, before, strict=True):
+            while exchange.depth > depth:  # an evaluation that failed did not end
+                exchange.end(pl_trainer, pl_trainer.lightning_module)
 
 
 # Progress of the loops

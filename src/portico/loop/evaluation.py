@@ -12,6 +12,7 @@ from transformers import EvalPrediction
 
 from portico.compat.lightning import (
     SteeringError,
+    averaged_weights,
     can_nest_evaluation,
     quiet_lightning,
     run_nested_evaluation,
@@ -341,7 +342,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             session.finish()
         elif enclosing is not None or (trainer.is_in_train and can_nest_evaluation(pl_trainer)):
             begin_call(pl_trainer.strategy, call)
-            run_nested_evaluation(pl_trainer, feed, predicts=predicts)
+            with averaged_weights(pl_trainer):
+                run_nested_evaluation(pl_trainer, feed, predicts=predicts)
         else:
             with (
                 kill_children_on_error(),

@@ -78,7 +78,7 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar, WeightAveraging
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.precision import Precision
 from torch import nn
@@ -100,6 +100,7 @@ from portico.checkpoint.writer import (
     exportable_callbacks,
     reserve_copies,
     save_lightning_states,
+    update_lightning_states,
 )
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
@@ -124,6 +125,7 @@ from portico.errors import InputError
 from portico.loop.lean import use_lean_loops
 from portico.loop.module import BackwardPass
 from portico.loop.plan import ResumePoint, RunPlan
+from portico.trust.files import pickled
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -245,6 +247,7 @@ class TrainingRun:
         self.output: TrainOutput | None = None
         self.next_batch_size: int | None = None  # with which a search before the first step starts the run again
         self.rng_states: dict[str, Any] | None = None  # of a checkpoint of Lightning
+        self.states_written: bytes | None = None  # of Lightning's callbacks, in the checkpoint of this step
 
     def _keep_model(self) -> None:
         # A callback may replace the models on the trainer; as in transformers, this run trains on with these.
@@ -304,17 +307,34 @@ class TrainingRun:
 
     def save_lightning_states(self, folder: str) -> None:
         """Write the states of Lightning's callbacks and of the user's data modules into a checkpoint."""
-        stateful = self._stateful()
-        states = {name: state for name, part in stateful.items() if (state := part.state_dict())}
+        states = self._lightning_states()
         pl_trainer, module = self.trainer.lightning_trainer, self.trainer.module
         # What callbacks add to a checkpoint of Lightning, such as the averages of weights.
-        checkpoint = self._lightning_checkpoint(module)
-        usual = set(checkpoint)
-        for part in stateful.values():
-            if isinstance(part, Callback):
-                part.on_save_checkpoint(pl_trainer, module, checkpoint)
-        states |= {_IN_CHECKPOINT + name: checkpoint[name] for name in checkpoint.keys() - usual}
-        save_lightning_states(self.trainer.checkpoint_parts(), Path(folder), states)
+        added: dict[str, Any] = {}
+        parts = self._stateful().values()
+        adding = [part for part in parts if isinstance(part, Callback) and _adds_to_checkpoints(part)]
+        if adding:
+            checkpoint = self._lightning_checkpoint(module)
+            usual = set(checkpoint)
+            for callback in adding:
+                callback.on_save_checkpoint(pl_trainer, module, checkpoint)
+            added = {_IN_CHECKPOINT + name: checkpoint[name] for name in checkpoint.keys() - usual}
+        self.states_written = pickled(states) if states else None
+        save_lightning_states(self.trainer.checkpoint_parts(), Path(folder), states | added)
+
+    def _lightning_states(self) -> dict[str, Any]:
+        return {name: state for name, part in self._stateful().items() if (state := part.state_dict())}
+
+    def _update_lightning_states(self) -> None:
+        """Write the states in the last checkpoint again, which callbacks changed in their hooks of the same step.
+
+        The bridge saves before the hooks of other callbacks run, such as a ``ModelCheckpoint`` that writes a file.
+        """
+        written, self.states_written = self.states_written, None
+        folder = self.trainer.last_checkpoint
+        states = self._lightning_states()
+        if folder is not None and folder.is_dir() and pickled(states) != written:
+            update_lightning_states(self.trainer.checkpoint_parts(), folder, states)
 
     def restore_lightning_states(self) -> None:
         """Restore what :meth:`save_lightning_states` wrote, if the run resumes; warn of states that are missing."""
@@ -322,8 +342,12 @@ class TrainingRun:
             return
         states, stateful = load_lightning_states(Path(self.checkpoint)), self._stateful()
         module = self.trainer.module
-        added = {name.removeprefix(_IN_CHECKPOINT): state for name, state in states.items() if _IN_CHECKPOINT in name}
-        checkpoint = {**self._lightning_checkpoint(module), **added}
+        added = {
+            name.removeprefix(_IN_CHECKPOINT): state
+            for name, state in states.items()
+            if name.startswith(_IN_CHECKPOINT)
+        }
+        checkpoint = {**self._lightning_checkpoint(module), **added} if added else {}
         missing = [name for name, part in stateful.items() if name not in states and part.state_dict()]
         if missing:
             logger.warning(
@@ -354,6 +378,8 @@ class TrainingRun:
             trainer._evaluate(self.trial, self.ignore_keys_for_eval, skip_scheduler=True)
 
     def begin_epoch(self, epoch: int) -> None:
+        if self.states_written is not None:
+            self._update_lightning_states()
         self.epoch = epoch
         self.steps_on_leftover = False
         self.global_step_at_epoch_start = self.trainer.state.global_step
@@ -480,6 +506,8 @@ class TrainingRun:
             lightning_compat.end_epoch_after(self.trainer.lightning_trainer, update_step * size + num_batches)
 
     def begin_batch(self, batch_idx: int) -> None:
+        if self.states_written is not None:
+            self._update_lightning_states()
         self.num_batches_seen = batch_idx + 1
         self._follow_arguments()
         self.makes_step = self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
@@ -565,6 +593,8 @@ class TrainingRun:
     def finish(self) -> None:
         """Log the results, load the best model if configured, and fire ``on_train_end``."""
         self.share = None
+        if self.states_written is not None:
+            self._update_lightning_states()
         self.output = self.trainer._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
 
     def _log_save_evaluate(self, *, ends_epoch: bool = False) -> None:
@@ -596,6 +626,11 @@ class TrainingRun:
     def _fire(self, event: str) -> None:
         trainer = self.trainer
         trainer.control = getattr(trainer.callback_handler, event)(trainer.args, trainer.state, trainer.control)
+
+
+def _adds_to_checkpoints(callback: Callback) -> bool:
+    hook = callback.on_save_checkpoint
+    return getattr(hook, "__func__", hook) is not Callback.on_save_checkpoint
 
 
 def fresh_state(trainer: "TrainerHooks") -> TrainerState:
@@ -647,6 +682,11 @@ def log_training_start(
             lines.append(f"  Skipping {epoch} epochs and {skipped} batches that the checkpoint has seen")
     for line in lines:
         logger.info(line)
+
+
+def averaging_callbacks(callbacks: Sequence[Callback]) -> list[WeightAveraging]:
+    """Return the callbacks that average weights: they run before the event bridge, which evaluates and saves."""
+    return [callback for callback in callbacks if isinstance(callback, WeightAveraging)]
 
 
 def build_lightning_trainer(
@@ -753,8 +793,13 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
             ending_plainly(pl_trainer),
         ):
             begin_call(strategy, f"train() of {run.plan.max_steps} steps")
-            with nullcontext() if run.declarations is None else run.declarations.watching():
+            watching = nullcontext() if run.declarations is None else run.declarations.watching()
+            with watching, lightning_compat.averaging(pl_trainer):
                 pl_trainer.fit(module, datamodule=datamodule)
+                if run.output is None and lightning_compat.was_skipped(pl_trainer):
+                    # The checkpoint was at the end of the run, where the model has the average.
+                    for callback in averaging_callbacks(pl_trainer.callbacks):  # type: ignore[attr-defined]
+                        callback.on_train_end(pl_trainer, module)
     except lightning_compat.SteeringError as error:
         raise error.original from None  # as under transformers
     is_over = run.output is not None or run.next_batch_size is not None
