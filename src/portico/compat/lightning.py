@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import wraps
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,16 +34,18 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
-from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
+from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource, _resolve_overfit_batches
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.tuner.lr_finder import _LRFinder
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.exceptions import _TunerExitException
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
 from portico.compat.transformers import logger
@@ -388,6 +391,15 @@ def overfits(pl_trainer: pl.Trainer) -> bool:
     return bool(pl_trainer.overfit_batches > 0)  # type: ignore[attr-defined]
 
 
+def without_shuffling(loader: Any) -> Any:
+    """Return ``loader`` in the order of its data, with Lightning's warning if it shuffles them. Public: none."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return loader
+    combined = CombinedLoader(loader, "sequential")
+    _resolve_overfit_batches(combined, RunningStage.TRAINING)
+    return combined.flattened[0]
+
+
 # Evaluations inside a fit
 
 
@@ -530,7 +542,8 @@ def publish_metrics(pl_trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
     """
     connector = pl_trainer._logger_connector
     for key, value in metrics.items():
-        if isinstance(value, int | float):
+        # Its own epoch, which counts from 0, names the files of a `ModelCheckpoint`.
+        if isinstance(value, int | float) and key != "epoch":
             connector._callback_metrics[key] = torch.tensor(float(value))
             if not key.endswith(_NOT_IN_PROGRESS_BARS):
                 connector._progress_bar_metrics[key] = float(value)
@@ -545,7 +558,9 @@ _ANNOUNCERS = [
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's messages about devices, tips and stop reasons, and warnings that do not apply here.
+    """Silence Lightning's messages about devices, tips and limits, and warnings that do not apply here.
+
+    What callbacks say is shown: that a time limit has ended the run, or what ``verbose=True`` asks for.
 
     Models come in evaluation mode from ``from_pretrained``; the trainer switches them at each step, so Lightning's
     warning about modules in evaluation mode would be wrong. Lightning 2.6 uses a name that torch has deprecated. Its
@@ -554,7 +569,7 @@ def quiet_lightning() -> Iterator[None]:
     """
 
     def warns(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING
+        return record.levelno >= logging.WARNING or Path(record.pathname).parent.name == "callbacks"
 
     tip = cuda._check_cuda_matmul_precision  # type: ignore[attr-defined]  # imported there
     cuda._check_cuda_matmul_precision = lambda device: None  # type: ignore[attr-defined, assignment]

@@ -31,6 +31,7 @@ from torch.utils.data import (
 
 from portico.compat import transformers as hf_compat
 from portico.compat.accelerate import GradientState
+from portico.compat.lightning import overfits, without_shuffling
 from portico.compat.transformers import logger
 from portico.distributed.loaders import (
     DataLoaderShard,
@@ -339,7 +340,7 @@ class TrainerDataModule(pl.LightningDataModule):
         if different and message not in self._announced:
             self._announced.add(message)
             logger.warning(message)
-        return loader
+        return without_shuffling(loader) if is_training and overfits(self.hf_trainer.lightning_trainer) else loader
 
     def build_loader(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers import get_scheduler
 
 from portico.compat import transformers as hf_compat
@@ -145,6 +145,30 @@ def scheduler_config(scheduler: "Scheduler | None", optimizer: torch.optim.Optim
         )
         return {"lr_scheduler": {"scheduler": _Detached(scheduler, optimizer), "interval": "step"}}
     return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def schedule_new_groups(scheduler: "Scheduler | None", optimizer: torch.optim.Optimizer) -> None:
+    """Let groups that were added to ``optimizer`` since ``scheduler`` was made follow the schedule of the last group.
+
+    Their rate is what it is now: the schedule is a factor of it from here on. torch's schedulers fail at their next
+    step when there are new groups.
+    """
+    rates = getattr(scheduler, "base_lrs", None)
+    new = optimizer.param_groups[len(rates) :] if rates is not None else []
+    if not new:
+        return
+    if not isinstance(scheduler, LambdaLR):
+        raise InputError(
+            f"A callback added {len(new)} groups of parameters to the optimizer, which {type(scheduler).__name__} "
+            "does not schedule; choose an `lr_scheduler_type` that is a function of the step, such as 'linear' or "
+            "'constant', or add the groups in `create_optimizer`."
+        )
+    factor_at = scheduler.lr_lambdas[-1]
+    factor = factor_at(scheduler.last_epoch)
+    for group in new:
+        group["initial_lr"] = group["lr"] / factor if factor else group["lr"]
+        scheduler.base_lrs.append(group["initial_lr"])
+        scheduler.lr_lambdas.append(factor_at)
 
 
 class _Detached:

@@ -541,7 +541,9 @@ class TrainingRun:
     def after_optimizer_step(self) -> None:
         self._fire("on_optimizer_step")
         # Before the scheduler moves: the logged learning rate is the rate of this step.
-        self.learning_rate = self.trainer._get_learning_rate()
+        # A callback of the user's `lightning.Trainer` may have replaced the scheduler.
+        rate = self.trainer.optimizer.param_groups[0]["lr"] if self.is_lightnings else None
+        self.learning_rate = self.trainer._get_learning_rate() if rate is None else float(rate)
 
     def end_batch(self, batch_idx: int) -> None:
         """End a batch; the last of a window ends a step, which may log, evaluate and save."""
