@@ -33,6 +33,7 @@ from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import LayerSync, Precision
 from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -339,6 +340,12 @@ def _shown(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
+def held_loaders(data: object) -> list[object]:
+    """Return the loaders in a list, a tuple or a ``CombinedLoader``, which ``lightning.Trainer`` takes."""
+    held = data.flattened if isinstance(data, CombinedLoader) else data
+    return [one for one in held[:2] if isinstance(one, DataLoader)] and held if isinstance(held, list | tuple) else []
+
+
 def check_examples(argument: str, data: object) -> None:
     """Refuse what no loader can read: the name of a file, all splits of a set, a table.
 
@@ -346,6 +353,12 @@ def check_examples(argument: str, data: object) -> None:
     """
     if data is None or isinstance(data, DataLoader):
         return
+    if loaders := held_loaders(data):
+        sets = f"`{argument}={{'first': loader, 'second': other_loader}}`"
+        raise InputTypeError(
+            f"`{argument}` is a {type(data).__name__} of {len(loaders)} loaders; give "
+            + ("one `DataLoader`." if argument == "train_dataset" else f"a dict of loaders by name, as {sets}.")
+        )
     if isinstance(data, str | PathLike):
         path = str(data)
         reader = _READERS.get(Path(path).suffix)
