@@ -355,6 +355,7 @@ class Trainer:
         self.compute_metrics = compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizer, self.lr_scheduler = optimizers
+        self._trained_shapes: dict[str, torch.Size] = {}  # of the parameters, in the last training
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.neftune_noise_alpha = self.args.neftune_noise_alpha
         self._validate_args()
@@ -684,6 +685,8 @@ class Trainer:
             self.start_engine(num_training_steps)
         else:
             self.create_optimizer_and_scheduler(num_training_steps)
+            optim.drop_misfit_states(self.optimizer, self.model, self._trained_shapes)
+            self._trained_shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
 

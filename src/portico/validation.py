@@ -342,8 +342,10 @@ def _shown(value: object) -> str:
 
 def held_loaders(data: object) -> list[object]:
     """Return the loaders in a list, a tuple or a ``CombinedLoader``, which ``lightning.Trainer`` takes."""
-    held = data.flattened if isinstance(data, CombinedLoader) else data
-    return [one for one in held[:2] if isinstance(one, DataLoader)] and held if isinstance(held, list | tuple) else []
+    if isinstance(data, CombinedLoader):
+        return list(data.flattened)
+    is_of_loaders = isinstance(data, list | tuple) and len(data) > 0 and isinstance(data[0], DataLoader)
+    return list(data) if is_of_loaders else []  # type: ignore[call-overload]
 
 
 def check_examples(argument: str, data: object) -> None:

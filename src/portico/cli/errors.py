@@ -11,6 +11,7 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
+from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from portico.cli.settings import first_guesses, suggestion
@@ -145,6 +146,8 @@ def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
         parent, _, missing = str(getattr(error.__cause__, "full_key", key)).rpartition(".")
         known = [f"{parent}.{name}" for name in around]
         nearest = get_close_matches(f"{parent}.{missing}", known, n=3, cutoff=0.8)
+        if not nearest and OmegaConf.get_type(around) is dict:  # without fields, as the environment variables of a job
+            return f"'{key}' is not in {parent}, which takes any key; write +{key}=<value> to add it."
         return f"'{key}' is not a setting; " + (
             f"the nearest valid names are: {', '.join(nearest)}."
             if nearest

@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedulers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +169,27 @@ def schedule_new_groups(scheduler: "Scheduler | None", optimizer: torch.optim.Op
         group["initial_lr"] = group["lr"] / factor if factor else group["lr"]
         scheduler.base_lrs.append(group["initial_lr"])
         scheduler.lr_lambdas.append(factor_at)
+
+
+def drop_misfit_states(optimizer: Any, model: nn.Module, shapes: Mapping[str, torch.Size]) -> None:
+    """Drop the states of parameters whose shape is not in ``shapes``, those of the last training, with a warning.
+
+    ``model.resize_token_embeddings`` changes parameters in place. Fused kernels then read beyond the states, which
+    ends the interpreter, also under transformers.
+    """
+    states = getattr(optimizer, "state", {})
+    changed = [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.shape != shapes.get(name, parameter.shape) and parameter in states
+    ]
+    for _, parameter in changed:
+        del states[parameter]
+    if changed:
+        hf_compat.logger.warning(
+            f"{', '.join(name for name, _ in changed)} changed in shape since the last training, so the states of the "
+            "optimizer do not fit, and start afresh."
+        )
 
 
 class _Detached:
