@@ -56,6 +56,9 @@ class PlainTrainerBridge(EventBridge):
     def __init__(self, module: "TrainerModule", trainer: "TrainerHooks") -> None:
         self.module, self.hf_trainer = module, trainer
         self._contexts = ExitStack()
+        # Here, before the hooks of the callbacks, which may fail with the module in their own words.
+        for callback in module.trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+            _check_callback(callback, module)
 
     # Around the run
 
@@ -186,8 +189,6 @@ def _check_settings(pl_trainer: pl.Trainer, args: "TrainingArguments") -> None:
             "which reads one training loader in the whole run; leave it out, and define `set_epoch` in the dataset, "
             "which is called in every epoch."
         )
-    for callback in pl_trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
-        _check_callback(callback, pl_trainer)
     for name, (argument, allowed) in same.items():
         value = getattr(pl_trainer, name)
         if value not in allowed:
@@ -210,12 +211,12 @@ REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
 }
 
 
-def _check_callback(callback: Callback, pl_trainer: pl.Trainer) -> None:
+def _check_callback(callback: Callback, module: "TrainerModule") -> None:
     """Refuse a callback that would not do with the module what it does with any other."""
+    if module.trainer.state.fn != "fit" and not isinstance(callback, BatchSizeFinder):
+        return
     reason = next((why for kind, why in REFUSED_CALLBACKS.items() if isinstance(callback, kind)), None)
-    if isinstance(callback, StochasticWeightAveraging) and callback.pl_module_contains_batch_norm(
-        pl_trainer.lightning_module
-    ):
+    if isinstance(callback, StochasticWeightAveraging) and callback.pl_module_contains_batch_norm(module):
         reason = (
             "for batch normalization it adds an epoch that the plan of the run does not have; use `WeightAveraging`"
         )
