@@ -150,25 +150,23 @@ def scheduler_config(scheduler: "Scheduler | None", optimizer: torch.optim.Optim
 def schedule_new_groups(scheduler: "Scheduler | None", optimizer: torch.optim.Optimizer) -> None:
     """Let groups that were added to ``optimizer`` since ``scheduler`` was made follow the schedule of the last group.
 
-    Their rate is what it is now: the schedule is a factor of it from here on. torch's schedulers fail at their next
-    step when there are new groups.
+    Their rate is what it is now: the schedule is a factor of it from here on. Most schedulers of torch fail at their
+    next step when there are new groups.
     """
     rates = getattr(scheduler, "base_lrs", None)
     new = optimizer.param_groups[len(rates) :] if rates is not None else []
     if not new:
         return
-    if not isinstance(scheduler, LambdaLR):
-        raise InputError(
-            f"A callback added {len(new)} groups of parameters to the optimizer, which {type(scheduler).__name__} "
-            "does not schedule; choose an `lr_scheduler_type` that is a function of the step, such as 'linear' or "
-            "'constant', or add the groups in `create_optimizer`."
-        )
-    factor_at = scheduler.lr_lambdas[-1]
-    factor = factor_at(scheduler.last_epoch)
+    known: Any = scheduler
     for group in new:
+        for parameter in group["params"]:
+            parameter.requires_grad_(True)  # a resumed `BaseFinetuning` adds them again, and leaves them frozen
+        factor = known.lr_lambdas[-1](known.last_epoch) if isinstance(known, LambdaLR) else 1.0
         group["initial_lr"] = group["lr"] / factor if factor else group["lr"]
-        scheduler.base_lrs.append(group["initial_lr"])
-        scheduler.lr_lambdas.append(factor_at)
+        known.base_lrs.append(group["initial_lr"])
+        known._last_lr.append(group["lr"])
+        if hasattr(known, "lr_lambdas"):
+            known.lr_lambdas.append(known.lr_lambdas[-1])
 
 
 def drop_misfit_states(optimizer: Any, model: nn.Module, shapes: Mapping[str, torch.Size]) -> None:

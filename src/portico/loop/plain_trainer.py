@@ -183,7 +183,7 @@ def _check_settings(pl_trainer: pl.Trainer, args: "TrainingArguments") -> None:
         "accumulate_grad_batches": ("gradient_accumulation_steps", (1, args.gradient_accumulation_steps)),
         "gradient_clip_val": ("max_grad_norm", (None, args.max_grad_norm)),
     }
-    if every := pl_trainer.reload_dataloaders_every_n_epochs:
+    if every := getattr(pl_trainer, "reload_dataloaders_every_n_epochs"):  # noqa: B009  # set by a connector
         raise InputError(
             f"`lightning.Trainer(reload_dataloaders_every_n_epochs={every})` cannot be used with `trainer.module`, "
             "which reads one training loader in the whole run; leave it out, and define `set_epoch` in the dataset, "

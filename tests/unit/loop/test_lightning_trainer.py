@@ -13,6 +13,7 @@ import transformers
 from lightning.pytorch import callbacks as of_lightning
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.profilers import SimpleProfiler
+from torch.utils.data import DataLoader
 from torchmetrics import MeanSquaredError
 from transformers import ProgressCallback, TrainerCallback
 
@@ -558,3 +559,106 @@ def test_damaged_states_are_refused(content, tmp_path):
         averaged(tmp_path, [CountsSteps()], averages=False).train(
             resume_from_checkpoint=str(tmp_path / "checkpoint-3")
         )
+
+
+# What Lightning does with these arguments, or says -------------------------------------------------------------------
+
+
+class SeesBatches(of_lightning.Callback):
+    def __init__(self):
+        self.sums = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.sums.append(float(batch["x"].sum()))
+
+
+class ShuffledPoints(pl.LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(Points(), 2, shuffle=True)
+
+
+@pytest.mark.filterwarnings("ignore:You requested to overfit but enabled train")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings(r"ignore:Found \d+ module\(s\) in eval mode")
+def test_overfitting_repeats_the_batches_of_loaders_that_shuffle(tmp_path):
+    for data in (DataLoader(Points(), 2, shuffle=True), ShuffledPoints(), Points()):
+        sees = SeesBatches()
+        with_kwargs(tmp_path, {"train_dataset": data, "lightning_callbacks": [sees]}, overfit_batches=2).train()
+        assert sees.sums == sees.sums[:2] * 2
+    sees = SeesBatches()
+    trainer = toy_trainer(tmp_path)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "barebones": True}
+    runner = pl.Trainer(
+        max_epochs=2, accelerator="cpu", overfit_batches=2, callbacks=[sees], **{**quiet, "barebones": False}
+    )
+    runner.fit(trainer.module, DataLoader(Points(), 2, shuffle=True))
+    assert sees.sums == sees.sums[:2] * 2
+
+
+def test_time_limit_says_that_it_ends_the_run(tmp_path, caplog):
+    with caplog.at_level("INFO", "lightning.pytorch"):
+        with_kwargs(tmp_path, max_time={"seconds": 0}).train()
+    assert "Time limit reached" in caplog.text
+    assert "GPU available" not in caplog.text
+
+
+def test_files_are_named_after_the_epoch_of_lightning(tmp_path):
+    saves = of_lightning.ModelCheckpoint(tmp_path, save_top_k=-1, every_n_train_steps=5)
+    toy_trainer(tmp_path, parts={"lightning_callbacks": [saves]}).train()
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["epoch=0-step=5.ckpt", "epoch=1-step=10.ckpt"]
+
+
+def test_limit_of_training_batches_says_nothing_of_evaluations(tmp_path):
+    with pytest.raises(
+        portico.InputError, match=r"leaves none of 5 batches; set it to an int >= 1 or a larger part\.$"
+    ):
+        with_kwargs(tmp_path, limit_train_batches=0.01).train()
+
+
+class TwoLines(Line):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 3)
+
+    def forward(self, x, labels=None):
+        return super().forward(self.body(x), labels)
+
+
+class UnfreezesBody(of_lightning.BaseFinetuning):
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.model.body)
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.model.body, optimizer, lr=0.02)
+
+
+def finetuned(folder, **changes):
+    parts = {"model": TwoLines(), "lightning_callbacks": [UnfreezesBody()]}
+    options = {"num_train_epochs": 3, "save_strategy": "epoch", "lr_scheduler_type": "linear", **changes}
+    return toy_trainer(folder, parts=parts, **options)
+
+
+def test_parameters_added_by_a_callback_follow_the_schedule(tmp_path):
+    trainer = finetuned(tmp_path)
+    before = trainer.model.body.weight.detach().clone()
+    trainer.train()
+    assert not torch.equal(trainer.model.body.weight, before)
+    assert [group["initial_lr"] for group in trainer.optimizer.param_groups] == pytest.approx([0.1, 0.1, 0.03])
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == [0.0, 0.0, 0.0]
+    resumed = finetuned(tmp_path / "resumed")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
+    assert torch.equal(resumed.model.body.weight, trainer.model.body.weight)
+    assert history(resumed, "loss") == history(trainer, "loss")
+
+
+@pytest.mark.parametrize("kind", ["StepLR", "CosineAnnealingLR", "MultiplicativeLR", "ReduceLROnPlateau"])
+def test_parameters_added_by_a_callback_train_with_any_scheduler(kind, tmp_path):
+    model = TwoLines()
+    before = model.body.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.linear.parameters(), lr=0.01)
+    option = {"StepLR": 2, "CosineAnnealingLR": 20, "MultiplicativeLR": lambda step: 0.9, "ReduceLROnPlateau": "min"}
+    scheduler = getattr(torch.optim.lr_scheduler, kind)(optimizer, option[kind])
+    parts = {"model": model, "lightning_callbacks": [UnfreezesBody()], "optimizers": (optimizer, scheduler)}
+    toy_trainer(tmp_path, parts=parts, eval_strategy="epoch", metric_for_best_model="loss").train()
+    assert not torch.equal(model.body.weight, before)
