@@ -356,11 +356,9 @@ def check_examples(argument: str, data: object) -> None:
     if data is None or isinstance(data, DataLoader):
         return
     if loaders := held_loaders(data):
-        sets = f"`{argument}={{'first': loader, 'second': other_loader}}`"
-        raise InputTypeError(
-            f"`{argument}` is a {type(data).__name__} of {len(loaders)} loaders; give "
-            + ("one `DataLoader`." if argument == "train_dataset" else f"a dict of loaders by name, as {sets}.")
-        )
+        named = f"a dict of loaders by name, as `{argument}={{'first': loader, 'second': other_loader}}`"
+        advice = "one `DataLoader`" if argument == "train_dataset" else named
+        raise InputTypeError(f"`{argument}` is a {type(data).__name__} of {len(loaders)} loaders; give {advice}.")
     if isinstance(data, str | PathLike):
         path = str(data)
         reader = _READERS.get(Path(path).suffix)
@@ -693,6 +691,8 @@ class Parts:
 
 
 def _check_kinds(parts: Parts) -> None:
+    if isinstance(parts.train_dataset, CombinedLoader):  # whose length cannot even be asked for
+        check_examples("train_dataset", parts.train_dataset)
     for name, data in named_sets("eval_dataset", parts.eval_dataset):
         if parts.reads_eval_dataset:
             check_examples(name, data)

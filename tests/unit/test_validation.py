@@ -798,6 +798,5 @@ def test_several_loaders_are_refused_before_the_training(held_by, tmp_path):
         toy_trainer(tmp_path, parts={"eval_dataset": loaders}, eval_strategy="epoch")
     with pytest.raises(portico.InputError, match=match):
         toy_trainer(tmp_path).evaluate(loaders)
-    trainer = toy_trainer(tmp_path, parts={"train_dataset": loaders}, max_steps=1)
     with pytest.raises(portico.InputError, match=r"`train_dataset` is a \w+ of 2 loaders; give one `DataLoader`"):
-        trainer.train()
+        toy_trainer(tmp_path, parts={"train_dataset": loaders}, max_steps=1).train()

@@ -221,7 +221,7 @@ def keep_optimizers_on_device(strategy: Strategy) -> Iterator[None]:
 # Averages of weights
 
 
-class _Exchange:
+class _WeightExchange:
     """The hooks of a ``WeightAveraging`` callback that exchange weights and average, which can be nested."""
 
     def __init__(self, callback: WeightAveraging) -> None:
@@ -239,7 +239,9 @@ class _Exchange:
             self._end(pl_trainer, module)
 
 
-_EXCHANGES: WeakKeyDictionary[WeightAveraging, _Exchange] = WeakKeyDictionary()  # of the callbacks of a running fit
+_EXCHANGES: WeakKeyDictionary[WeightAveraging, _WeightExchange] = (
+    WeakKeyDictionary()
+)  # of the callbacks of a running fit
 
 
 @contextmanager
@@ -253,7 +255,7 @@ def averaging(pl_trainer: pl.Trainer) -> Iterator[None]:
     for callback in callbacks:
         callback.load_state_dict({"latest_update_step": 0})
         callback._latest_update_epoch = -1
-        exchange = _EXCHANGES[callback] = _Exchange(callback)
+        exchange = _EXCHANGES[callback] = _WeightExchange(callback)
         hooks = {"on_validation_epoch_start": exchange.begin, "on_validation_epoch_end": exchange.end}
         callback.__dict__.update(hooks)
     try:

@@ -222,8 +222,8 @@ def _check_callback(callback: Callback, module: "TrainerModule") -> None:
         )
     if reason is not None:
         raise InputError(
-            f"`lightning.Trainer` has a {type(callback).__name__}, which cannot be used with `trainer.module`: "
-            f"{reason}."
+            f"`lightning.Trainer` has a {type(callback).__name__}, which cannot be used with `trainer.module`; leave "
+            f"it out: {reason}."
         )
 
 

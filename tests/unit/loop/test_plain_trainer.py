@@ -589,7 +589,7 @@ def test_callback_works_with_the_module_as_with_a_plain_one(name, tmp_path):
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_callback_that_would_do_something_else_is_refused(name, tmp_path):
     trainer, runner = toy_trainer(tmp_path), lightning_trainer(max_epochs=1, callbacks=[REFUSED[name]()])
-    match = f"`lightning.Trainer` has a {name}, which cannot be used with `trainer.module`: "
+    match = f"`lightning.Trainer` has a {name}, which cannot be used with `trainer.module`; leave it out: "
     with pytest.raises(portico.InputError, match=match):
         runner.fit(trainer.module, trainer.datamodule)
 
