@@ -44,7 +44,13 @@ from portico.checkpoint.engine_files import gathered_weights, lacks_weights, loa
 from portico.checkpoint.files import write_whole
 from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
 from portico.compat import transformers as hf_compat
-from portico.compat.lightning import is_fast_dev_run, launches_workers, overfits, publish_metrics
+from portico.compat.lightning import (
+    averaged_weights,
+    is_fast_dev_run,
+    launches_workers,
+    overfits,
+    publish_metrics,
+)
 from portico.compat.transformers import (
     EvalLoopOutput,
     HPSearchBackend,
@@ -76,6 +82,7 @@ from portico.loop.plan import ResumePoint, RunPlan, limited_batches
 from portico.loop.run import (
     EventBridge,
     TrainingRun,
+    averaging_callbacks,
     build_lightning_trainer,
     fit,
     fresh_state,
@@ -280,7 +287,7 @@ class Trainer:
     # Sums of the current run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
     _tr_loss = _run_state("tr_loss")
     _total_loss_scalar = _run_state("total_loss_scalar")
-    _last_checkpoint: Path | None = None
+    last_checkpoint: Path | None = None
     _globalstep_last_logged = _run_state("globalstep_last_logged")
     _initial_global_step = _run_state("initial_global_step")
     _initial_num_input_tokens_seen = _run_state("initial_num_input_tokens_seen")
@@ -360,6 +367,7 @@ class Trainer:
         self.compute_metrics = compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizer, self.lr_scheduler = optimizers
+        self._trained_shapes: dict[str, torch.Size] = {}  # of the parameters, in the last training
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.neftune_noise_alpha = self.args.neftune_noise_alpha
         self._validate_args()
@@ -409,8 +417,8 @@ class Trainer:
         self.data_collator = model_setup.default_collator(processing_class) if data_collator is None else data_collator
         self.processing_class = processing_class
         self.datamodule = TrainerDataModule(self)
-        self.train_dataset = self.datamodule.loaders_of(train_dataset, "training")
-        self.eval_dataset = self.datamodule.loaders_of(eval_dataset, "evaluation")
+        self.train_dataset = self.datamodule.adopt(train_dataset, "training")
+        self.eval_dataset = self.datamodule.adopt(eval_dataset, "evaluation")
 
     def _init_callbacks_and_state(self, callbacks: "Callbacks | None") -> None:
         every = [*model_setup.default_callbacks(self), *(callbacks or [])]
@@ -565,6 +573,7 @@ class Trainer:
         if isinstance(dataset, DataLoader):
             given: Any = self.accelerator.prepare(self.datamodule.given_loader(dataset, description))
             given.own_batch_size = given_batch_size(dataset) or 0
+            given.transfer = self.datamodule.transfer_of(dataset)
             return given
         loader = self._build_loader(
             dataset, description=description, batch_size=batch_size, sampler_fn=sampler_fn, is_training=is_training
@@ -703,6 +712,8 @@ class Trainer:
             self.start_engine(num_training_steps)
         else:
             self.create_optimizer_and_scheduler(num_training_steps)
+            optim.drop_misfit_states(self.optimizer, self.model, self._trained_shapes)
+            self._trained_shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
 
@@ -808,6 +819,7 @@ class Trainer:
         """Plan a run, set up its state and let Lightning run it; ``batch_size`` is per process."""
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
+        self.datamodule.setup("fit")
         loader = self.get_train_dataloader()
         for observer in observers.active:
             observer.on_train_dataloader(self, loader)
@@ -1100,8 +1112,8 @@ class Trainer:
         if self.control.should_save and not is_fast_dev_run(self.lightning_trainer):
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-            if self.args.should_save and self._last_checkpoint is not None:
-                refresh_manifest(self._last_checkpoint)
+            if self.args.should_save and self.last_checkpoint is not None:
+                refresh_manifest(self.last_checkpoint)
 
     # ---- Training Utilities ----
 
@@ -1271,35 +1283,35 @@ class Trainer:
             Numbers by name, the same in every process: ``eval_loss`` in the unit of the model's loss, ``eval_runtime``
             in seconds, ``eval_samples_per_second``, ``eval_steps_per_second``, and what ``compute_metrics`` returned.
         """
-        eval_dataset = self.datamodule.loaders_of(eval_dataset, "evaluation")
-        override = eval_dataset is not None
-        datasets = eval_dataset if override else self.eval_dataset
-        if isinstance(datasets, dict):
-            metrics: dict[str, float] = {}
-            for name, dataset in datasets.items():
-                metrics |= self.evaluate(
-                    # Given the name, `get_eval_dataloader` can keep a loader with persistent workers.
-                    eval_dataset=dataset if override else name,
-                    ignore_keys=ignore_keys,
-                    metric_key_prefix=f"{metric_key_prefix}_{name}",
-                )
-            return metrics
-        self._memory_tracker.start()
-        loader = self.get_eval_dataloader(datasets)
-        start_time = time.time()
-        output = self._run_evaluation_loop(
-            loader,
-            description="Evaluation",
-            # Without metrics the predictions are not used.
-            prediction_loss_only=True if self.compute_metrics is None else None,
-            ignore_keys=ignore_keys,
-            metric_key_prefix=metric_key_prefix,
-        )
-        measured = self._with_speed(output, metric_key_prefix, start_time)
-        self.log(measured)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, measured)
-        self._memory_tracker.stop_and_update_metrics(measured)
-        return measured
+        with self.datamodule.lending(eval_dataset, "evaluation") as eval_dataset:
+            override = eval_dataset is not None
+            datasets = eval_dataset if override else self.eval_dataset
+            if isinstance(datasets, dict):
+                metrics: dict[str, float] = {}
+                for name, dataset in datasets.items():
+                    metrics |= self.evaluate(
+                        # Given the name, `get_eval_dataloader` can keep a loader with persistent workers.
+                        eval_dataset=dataset if override else name,
+                        ignore_keys=ignore_keys,
+                        metric_key_prefix=f"{metric_key_prefix}_{name}",
+                    )
+                return metrics
+            self._memory_tracker.start()
+            loader = self.get_eval_dataloader(datasets)
+            start_time = time.time()
+            output = self._run_evaluation_loop(
+                loader,
+                description="Evaluation",
+                # Without metrics the predictions are not used.
+                prediction_loss_only=True if self.compute_metrics is None else None,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=metric_key_prefix,
+            )
+            measured = self._with_speed(output, metric_key_prefix, start_time)
+            self.log(measured)
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, measured)
+            self._memory_tracker.stop_and_update_metrics(measured)
+            return measured
 
     def evaluation_loop(
         self,
@@ -1406,17 +1418,17 @@ class Trainer:
             Predictions and labels as from :meth:`evaluation_loop`; ``label_ids`` is ``None``, and ``metrics`` has only
             run time and speed, for data without labels.
         """
-        test_dataset = self.datamodule.loaders_of(test_dataset, "test")
-        self._memory_tracker.start()
-        loader = self.get_test_dataloader(test_dataset)
-        start_time = time.time()
-        output = self._run_evaluation_loop(
-            loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
-        )
-        measured = self._with_speed(output, metric_key_prefix, start_time)
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, measured)
-        self._memory_tracker.stop_and_update_metrics(measured)
-        return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=measured)
+        with self.datamodule.lending(test_dataset, "test") as test_dataset:
+            self._memory_tracker.start()
+            loader = self.get_test_dataloader(test_dataset)
+            start_time = time.time()
+            output = self._run_evaluation_loop(
+                loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+            )
+            measured = self._with_speed(output, metric_key_prefix, start_time)
+            self.control = self.callback_handler.on_predict(self.args, self.state, self.control, measured)
+            self._memory_tracker.stop_and_update_metrics(measured)
+            return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=measured)
 
     def prediction_step(
         self, model: nn.Module, inputs: "Batch", prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -1504,11 +1516,12 @@ class Trainer:
             self._push_from_checkpoint(str(final))
         if self.args.should_save and not self._background.is_pending:
             self._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
-        self._last_checkpoint = final
+        self.last_checkpoint = final
 
     def _write_checkpoint(self, folder: Path, run_folder: Path) -> None:
         """Write model, optimizer, scheduler, random states and trainer state; all processes call this."""
-        self.save_model(str(folder), _internal_call=True)
+        with averaged_weights(self.lightning_trainer):
+            self.save_model(str(folder), _internal_call=True)
         self.accelerator.wait_for_everyone()
         best = run_folder / f"checkpoint-{self.corrections.best_step()}"
         if best.name == folder.name or best.exists():
@@ -1519,6 +1532,7 @@ class Trainer:
             self._save_rng_state(str(folder))
             if self.module.run is not None:
                 self.module.run.save_position(str(folder))
+                self.module.run.save_lightning_states(str(folder))
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
             self.state.save_to_json(str(folder / STATE_FILE))
@@ -1671,7 +1685,8 @@ class Trainer:
         refuse_sharded_weights(self.lightning_trainer.strategy)
         folder = self.args.output_dir if output_dir is None else output_dir
         if self.deepspeed is None:
-            self._save(folder)
+            with averaged_weights(self.lightning_trainer):
+                self._save(folder)
         else:
             self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
             # As transformers does; a whole checkpoint gets the states anyway.
@@ -2020,7 +2035,9 @@ class Trainer:
         """Create the ``lightning.Trainer`` of a run: it keeps its counts after a fit, so each run needs a new one."""
         parts = self._lightning_parts
         if run is not None:
-            parts = {**parts, "callbacks": [EventBridge(run), *parts["callbacks"]]}
+            averages = averaging_callbacks(parts["callbacks"])
+            others = [callback for callback in parts["callbacks"] if callback not in averages]
+            parts = {**parts, "callbacks": [*averages, EventBridge(run), *others]}
         plan = run.plan if run is not None else None
         self.lightning_trainer = build_lightning_trainer(
             self.args, plan=plan, model=self.__dict__.get("model"), further=self._lightning_kwargs, **parts

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+import lightning.pytorch as pl
 import torch
 import transformers
 from lightning.fabric.plugins import CheckpointIO, ClusterEnvironment
@@ -25,9 +26,12 @@ from lightning.pytorch.callbacks import (
     OnExceptionCheckpoint,
     StochasticWeightAveraging,
 )
+from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import LayerSync, Precision
 from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -281,7 +285,23 @@ def _kind_of(part: object) -> type:
     return found if isinstance(found, type) else type(found)
 
 
+def unused_hooks(model: object) -> list[str]:
+    """Return the hooks of Lightning that ``model`` overrides, none of which is called on the model of a trainer."""
+    if not isinstance(model, pl.LightningModule):
+        return []
+    names = [name for name in vars(pl.LightningModule) if not name.startswith("_")]
+    names += [name for hooks in (ModelHooks, DataHooks, CheckpointHooks) for name in vars(hooks) if name[0] != "_"]
+    hooks = {name for name in names if inspect.isfunction(getattr(pl.LightningModule, name))} - {"forward"}
+    return sorted(name for name in hooks if is_overridden(name, model, pl.LightningModule))
+
+
 def _check_model(model: object) -> None:
+    if unused := unused_hooks(model):
+        logger.warning(
+            f"`model` is a LightningModule, of which a trainer calls only `forward`, for the loss and the logits. "
+            f"{', '.join(f'`{name}`' for name in unused)} of `{type(model).__name__}` will not be called; the guide "
+            "'From plain Lightning' says what takes the place of each."
+        )
     if model is None or isinstance(model, nn.Module):
         return
     if isinstance(model, type):
@@ -308,6 +328,14 @@ def _shown(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
+def held_loaders(data: object) -> list[object]:
+    """Return the loaders in a list, a tuple or a ``CombinedLoader``, which ``lightning.Trainer`` takes."""
+    if isinstance(data, CombinedLoader):
+        return list(data.flattened)
+    is_of_loaders = isinstance(data, list | tuple) and len(data) > 0 and isinstance(data[0], DataLoader)
+    return list(data) if is_of_loaders else []  # type: ignore[call-overload]
+
+
 def check_examples(argument: str, data: object) -> None:
     """Refuse what no loader can read: the name of a file, all splits of a set, a table.
 
@@ -315,6 +343,10 @@ def check_examples(argument: str, data: object) -> None:
     """
     if data is None or isinstance(data, DataLoader):
         return
+    if loaders := held_loaders(data):
+        named = f"a dict of loaders by name, as `{argument}={{'first': loader, 'second': other_loader}}`"
+        advice = "one `DataLoader`" if argument == "train_dataset" else named
+        raise InputTypeError(f"`{argument}` is a {type(data).__name__} of {len(loaders)} loaders; give {advice}.")
     if isinstance(data, str | PathLike):
         path = str(data)
         reader = _READERS.get(Path(path).suffix)
@@ -663,6 +695,8 @@ class Parts:
 
 
 def _check_kinds(parts: Parts) -> None:
+    if isinstance(parts.train_dataset, CombinedLoader):  # whose length cannot even be asked for
+        check_examples("train_dataset", parts.train_dataset)
     for name, data in named_sets("eval_dataset", parts.eval_dataset):
         if parts.reads_eval_dataset:
             check_examples(name, data)

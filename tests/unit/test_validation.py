@@ -11,6 +11,8 @@ import pytest
 import torch
 import transformers
 from lightning.pytorch import Callback as LightningCallback
+from lightning.pytorch.utilities import CombinedLoader
+from torch.utils.data import DataLoader
 
 import portico
 from models import Line, Points, PointStream, ToyDataset, UnknownColumn, tiny_bert, toy_arguments, toy_trainer
@@ -796,3 +798,16 @@ def test_accelerator_configuration_that_cannot_be_kept_or_read(tmp_path, monkeyp
         toy_arguments(tmp_path, accelerator_config={"use_configured_state": True})
     with pytest.raises(FileNotFoundError, match="give a dict or a JSON file"):
         toy_arguments(tmp_path, accelerator_config=str(tmp_path / "missing.json"))
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.parametrize("held_by", [list, tuple, CombinedLoader])
+def test_several_loaders_are_refused_before_the_training(held_by, tmp_path):
+    loaders = held_by([DataLoader(Points(), 2), DataLoader(Points(), 2)])
+    match = rf"`eval_dataset` is a {held_by.__name__} of 2 loaders; give a dict of loaders by name"
+    with pytest.raises(portico.InputError, match=match):
+        toy_trainer(tmp_path, parts={"eval_dataset": loaders}, eval_strategy="epoch")
+    with pytest.raises(portico.InputError, match=match):
+        toy_trainer(tmp_path).evaluate(loaders)
+    with pytest.raises(portico.InputError, match=r"`train_dataset` is a \w+ of 2 loaders; give one `DataLoader`"):
+        toy_trainer(tmp_path, parts={"train_dataset": loaders}, max_steps=1).train()

@@ -34,13 +34,14 @@ from portico.trust.files import UnpicklingError, refuse_oversized
 MANIFEST_FILE = "portico_manifest.json"
 POSITION_FILE = "portico_position.json"
 EPOCH_START_FILE = "portico_epoch_start.pth"
+LIGHTNING_FILE = "lightning_states.pt"
 # The files of a checkpoint that transformers does not write.
-OWN_FILES = (MANIFEST_FILE, POSITION_FILE, EPOCH_START_FILE)
+OWN_FILES = (MANIFEST_FILE, POSITION_FILE, EPOCH_START_FILE, LIGHTNING_FILE)
 STATE_FILE = "trainer_state.json"
 _NOT_NEWER = ", although it is not newer than the manifest"
 _NO_STATE = f"{STATE_FILE} is missing"
 _WEIGHTS = re.compile(r"(adapter_model|(pytorch_)?model(-\d+-of-\d+)?)\.(safetensors|bin)(\.index\.json)?")
-_STATES = ("optimizer.pt", "scheduler.pt", "scaler.pt")
+_STATES = ("optimizer.pt", "scheduler.pt", "scaler.pt", LIGHTNING_FILE)
 _CHECKSUMS = "xxh3:"
 _MOST_LAYERS = 1_000
 _MOST_LABELS = 1_000_000

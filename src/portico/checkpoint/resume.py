@@ -24,6 +24,7 @@ from portico.checkpoint.engine_files import load_engine
 from portico.checkpoint.files import read_text, refuse_huge
 from portico.checkpoint.manifest import (
     EPOCH_START_FILE,
+    LIGHTNING_FILE,
     MANIFEST_FILE,
     POSITION_FILE,
     STATE_FILE,
@@ -40,7 +41,13 @@ from portico.checkpoint.sharded import (
     read_named_optimizer,
     shard_optimizer_state,
 )
-from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts, is_incomplete
+from portico.checkpoint.writer import (
+    OPTIMIZER_FILE,
+    SCALER_FILE,
+    SCHEDULER_FILE,
+    CheckpointParts,
+    is_incomplete,
+)
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard, Generator, generators_of
@@ -299,6 +306,16 @@ def load_scaler(scaler: "torch.amp.GradScaler | None", folder: Path) -> None:
         return
     with reading(file):
         scaler.load_state_dict(load_tensors(file))
+
+
+def load_lightning_states(folder: Path) -> dict[str, Any]:
+    """Return the states that :func:`~portico.checkpoint.writer.save_lightning_states` wrote; empty without a file."""
+    file = folder / LIGHTNING_FILE
+    if not has_file(folder, LIGHTNING_FILE):
+        return {}
+    with reading(file):
+        states = load_tensors(file)
+        return {name: states[name] for name in states.keys()}  # noqa: SIM118  # another object has no keys
 
 
 def save_position(folder: str, position: tuple[int, int]) -> None:

@@ -5,7 +5,8 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +21,13 @@ from transformers import TrainerControl, TrainerState
 
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.engine_files import save_engine
-from portico.checkpoint.manifest import STATE_FILE, steps_of_checkpoints, write_manifest
+from portico.checkpoint.manifest import (
+    LIGHTNING_FILE,
+    STATE_FILE,
+    refresh_manifest,
+    steps_of_checkpoints,
+    write_manifest,
+)
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
 from portico.compat.transformers import (
     CallbackHandler,
@@ -32,6 +39,7 @@ from portico.compat.transformers import (
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, reason_of
+from portico.trust.files import load_tensors
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -155,6 +163,41 @@ def save_optimizer_and_scheduler(parts: CheckpointParts, folder: Path) -> None:
         # Schedules warn that the optimizer must be saved too; it was, just above.
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
         torch.save(parts.lr_scheduler.state_dict(), folder / SCHEDULER_FILE)
+
+
+def save_lightning_states(parts: CheckpointParts, folder: Path, states: dict[str, Any]) -> None:
+    """Write the states of Lightning's callbacks and of the user's data modules into ``folder``, if there are any.
+
+    Only plain values and tensors are written, which are read without running code; others are announced.
+    """
+    plain = {name: state for name, state in states.items() if _is_plain(state)}
+    for name in states.keys() - plain.keys():
+        logger.warning(
+            f"The state of {name} is not in {destination(str(folder))}: it holds other objects than tensors, numbers, "
+            "strings, lists and dicts, and reading them could run code; let its `state_dict` return plain values."
+        )
+    if plain and parts.args.should_save:
+        torch.save(plain, folder / LIGHTNING_FILE)
+
+
+def update_lightning_states(parts: CheckpointParts, checkpoint: Path, states: dict[str, Any]) -> None:
+    """Replace states in a complete checkpoint, which are written as by :func:`save_lightning_states`."""
+    if not parts.args.should_save:
+        return
+    file = checkpoint / LIGHTNING_FILE
+    written: dict[str, Any] = load_tensors(file) if file.is_file() else {}
+    new = checkpoint / f"{LIGHTNING_FILE}{_PARTIAL}"
+    torch.save(written | {name: state for name, state in states.items() if _is_plain(state)}, new)
+    new.replace(file)
+    refresh_manifest(checkpoint)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return type(value) in (dict, OrderedDict) and all(map(_is_plain, (*value.keys(), *value.values())))
+    if isinstance(value, list | tuple | set):
+        return type(value) in (list, tuple, set) and all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, complex, str, bytes, torch.Tensor, nn.Parameter)
 
 
 def destination(folder: str) -> str:

@@ -86,6 +86,8 @@ def main() -> None:
             f"`--experimental-rerun {pickled}` would unpickle the file, which can run code; repeat the command of the "
             "run, whose overrides are in .hydra/overrides.yaml, with another paths.output_dir=<folder>."
         )
+    if options.resolve and not (options.cfg or options.help):
+        _exit("`--resolve` says how a configuration is printed; add `--cfg job`, or leave it out.")
     if any(one.startswith(("-sc", "--shell_completion", "--shell-completion")) for one in sys.argv[1:]):
         complete_all_settings()
     if any(one.partition("=")[0] in ("-c", "--cfg") for one in sys.argv[1:]) and "--package" not in sys.argv:

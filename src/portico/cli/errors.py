@@ -11,6 +11,7 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
+from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from portico.cli.settings import config_dir, first_guesses, suggestion
@@ -132,7 +133,7 @@ def explain(error: Exception, names: Callable[[], Collection[str]]) -> str:
         return f"'{error.full_key}' cannot be resolved ({reason}); set it, or the key that it refers to."
     if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
         return _unknown_key(error, names)
-    return _with_advice(_one_line(error), names) if isinstance(error, ConfigCompositionException) else _one_line(error)
+    return _with_advice(error, names) if isinstance(error, ConfigCompositionException) else _one_line(error)
 
 
 def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
@@ -150,6 +151,8 @@ def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
             chosen = " or ".join(f"{group_of_files}={name}" for name in owners)
             return f"'{key}' is not a setting of what is chosen; add {chosen}, which has it."
         nearest = get_close_matches(f"{parent}.{missing}", known, n=3, cutoff=0.8)
+        if not nearest and OmegaConf.get_type(around) is dict:  # without fields, as the environment variables of a job
+            return f"'{key}' is not in {parent}, which takes any key; write +{key}=<value> to add it."
         return f"'{key}' is not a setting; " + (
             f"the nearest valid names are: {', '.join(nearest)}."
             if nearest
@@ -172,8 +175,9 @@ def _files_with(parent: str, key: str) -> list[str]:
     return [file.stem for file in files if re.search(rf"^{re.escape(key)}:", file.read_text(encoding="utf-8"), re.M)]
 
 
-def _with_advice(message: str, names: Callable[[], Collection[str]]) -> str:
+def _with_advice(error: Exception, names: Callable[[], Collection[str]]) -> str:
     """Return Hydra's sentence about an override, with what to do where Hydra does not say it."""
+    message = _one_line(error)
     deleted = re.search(r"Could not delete from config\. '([^']+)' does not exist", message)
     if deleted is not None:
         return (
@@ -182,6 +186,13 @@ def _with_advice(message: str, names: Callable[[], Collection[str]]) -> str:
     chosen = re.search(r"Could not override '([^']+)'\. No match in the defaults list", message)
     if chosen is not None and chosen[1] in first_guesses():
         return f"'{chosen[1]}' is not a setting{suggestion(chosen[1], names())}"
+    merged = re.match(r"Error merging override (.*)", message)
+    if merged is not None and error.__cause__ is not None:
+        reason = str(error.__cause__).splitlines()[0]
+        key = merged[1].lstrip("+~").partition("=")[0]
+        is_item = re.fullmatch(r"(.+)\.\d+", key)
+        advice = f"write the whole list, {is_item[1]}=[<values>]" if is_item else "give a value that fits there"
+        return f"'{merged[1]}' cannot be set ({reason}); {advice}."
     return message
 
 

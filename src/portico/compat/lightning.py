@@ -14,13 +14,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import wraps
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import cuda
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
-from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher
+from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher, _PrefetchDataFetcher
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.progress import _BatchProgress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
@@ -29,16 +34,18 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
-from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
+from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource, _resolve_overfit_batches
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.tuner.lr_finder import _LRFinder
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.exceptions import _TunerExitException
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
 from portico.compat.transformers import logger
@@ -52,8 +59,9 @@ EvaluationLoop = _EvaluationLoop
 DataFetcher = _DataFetcher
 DataLoaderIterDataFetcher = _DataLoaderIterDataFetcher
 
-# Raised in a hook, it ends ``fit`` without an error. Public: ``trainer.should_stop``, which lets a batch run first.
-EndOfFit = _TunerExitException
+
+class EndOfFit(_TunerExitException):
+    """Raised in a hook, it ends ``fit`` without an error. Public: ``trainer.should_stop``: a batch runs first."""
 
 
 # ---- 1. Needed for correct numbers ----
@@ -121,6 +129,74 @@ def run_closure(
     return precision._wrap_closure(model, optimizer, closure)
 
 
+class SteeringError(RuntimeError):
+    """A step, a hook or a callback raised ``original``, by which Lightning would end a loop without an error."""
+
+    def __init__(self, original: BaseException) -> None:
+        super().__init__(f"{type(original).__name__} was raised in a step, a hook or a callback.")
+        self.original = original
+
+
+def end_loops_with_the_data(pl_trainer: pl.Trainer) -> Callable[[], None]:
+    """Make ``pl_trainer`` end its loops only with their batches; return a function that undoes it.
+
+    Lightning ends an epoch or an evaluation, without an error, when any code in it raises ``StopIteration``: a model,
+    a loss or a metric that reads an exhausted iterator is enough. Here ``SteeringError`` is raised. Public: none.
+    """
+    fit_loop = pl_trainer.fit_loop
+    evaluations = (fit_loop.epoch_loop.val_loop, pl_trainer.validate_loop, pl_trainer.test_loop)
+    guarded: list[tuple[Any, tuple[str, ...]]] = [
+        (fit_loop, ("on_run_start", "on_advance_start", "advance", "on_advance_end", "on_run_end")),
+        (fit_loop.epoch_loop, ("advance", "on_advance_end")),
+        *(
+            (loop, ("on_run_start", "_evaluation_step", "_store_dataloader_outputs", "on_run_end"))
+            for loop in evaluations
+        ),
+        (pl_trainer.predict_loop, ("_predict_step",)),
+    ]
+    for loop, names in guarded:
+        for name in names:
+            setattr(loop, name, _without_steering(getattr(loop, name)))
+
+    def undo() -> None:
+        for loop, names in guarded:
+            for name in names:
+                delattr(loop, name)
+
+    return undo
+
+
+def _without_steering(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def run(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except StopIteration as error:
+            if _ends_epoch(error):
+                raise
+            raise SteeringError(error) from error
+        except _TunerExitException as error:
+            if isinstance(error, EndOfFit):
+                raise
+            raise SteeringError(error) from error
+
+    return run
+
+
+_FETCHES = {kind.__next__.__code__ for kind in (_DataFetcher, _PrefetchDataFetcher, _DataLoaderIterDataFetcher)}
+
+
+def _ends_epoch(error: StopIteration) -> bool:
+    """Return whether there was no batch to fetch, or ``on_train_batch_start`` has returned -1."""
+    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    return not _FETCHES.isdisjoint(codes) or codes[-1] is _TrainingEpochLoop.advance.__code__
+
+
+def was_skipped(pl_trainer: pl.Trainer) -> bool:
+    """Return whether a fit of ``pl_trainer`` had nothing to run. Public: none."""
+    return pl_trainer.fit_loop.skip
+
+
 @contextmanager
 def keep_optimizers_on_device(strategy: Strategy) -> Iterator[None]:
     """Keep ``Strategy.teardown`` from moving the states of optimizers to the CPU inside the block. Public: none."""
@@ -140,6 +216,73 @@ def keep_optimizers_on_device(strategy: Strategy) -> Iterator[None]:
         del strategy.__dict__["teardown"]
         if replaced is not None:
             strategy.__dict__["teardown"] = replaced
+
+
+# Averages of weights
+
+
+class _WeightExchange:
+    """The hooks of a ``WeightAveraging`` callback that exchange weights and average, which can be nested."""
+
+    def __init__(self, callback: WeightAveraging) -> None:
+        self.depth = 0
+        self._begin, self._end = callback.on_validation_epoch_start, callback.on_validation_epoch_end
+
+    def begin(self, pl_trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.depth += 1
+        if self.depth == 1:
+            self._begin(pl_trainer, module)
+
+    def end(self, pl_trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self._end(pl_trainer, module)
+
+
+_EXCHANGES: WeakKeyDictionary[WeightAveraging, _WeightExchange] = (
+    WeakKeyDictionary()
+)  # of the callbacks of a running fit
+
+
+@contextmanager
+def averaging(pl_trainer: pl.Trainer) -> Iterator[None]:
+    """Run a fit inside the block, so that evaluations, predictions and checkpoints agree on averages of weights.
+
+    By itself an evaluation inside another would exchange model and average back, and an evaluation after the fit would
+    put the last average into the model, whatever was loaded since. Counts of an earlier fit are reset. Public: none.
+    """
+    callbacks = [one for one in pl_trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
+    for callback in callbacks:
+        callback.load_state_dict({"latest_update_step": 0})
+        callback._latest_update_epoch = -1
+        exchange = _EXCHANGES[callback] = _WeightExchange(callback)
+        hooks = {"on_validation_epoch_start": exchange.begin, "on_validation_epoch_end": exchange.end}
+        callback.__dict__.update(hooks)
+    try:
+        yield
+    finally:
+        for callback in callbacks:
+            exchange = _EXCHANGES.pop(callback)
+            while exchange.depth:
+                exchange.end(pl_trainer, pl_trainer.lightning_module)
+            del callback.__dict__["on_validation_epoch_start"], callback.__dict__["on_validation_epoch_end"]
+            callback._average_model = None
+
+
+@contextmanager
+def averaged_weights(pl_trainer: pl.Trainer) -> Iterator[None]:
+    """Inside the block the model has the average of its weights, if a callback of the running fit keeps one."""
+    callbacks: list[Callback] = pl_trainer.callbacks  # type: ignore[attr-defined]
+    exchanges = [_EXCHANGES[one] for one in callbacks if isinstance(one, WeightAveraging) and one in _EXCHANGES]
+    before = [exchange.depth for exchange in exchanges]
+    for exchange in exchanges:
+        exchange.begin(pl_trainer, pl_trainer.lightning_module)
+    try:
+        yield
+    finally:
+        for exchange, depth in zip(exchanges, before, strict=True):
+            while exchange.depth > depth:  # an evaluation that failed did not end
+                exchange.end(pl_trainer, pl_trainer.lightning_module)
 
 
 # Progress of the loops
@@ -248,6 +391,15 @@ def is_fast_dev_run(pl_trainer: pl.Trainer) -> bool:
 def overfits(pl_trainer: pl.Trainer) -> bool:
     """Return whether ``pl_trainer`` repeats the same batches (``overfit_batches``). Public: none."""
     return bool(pl_trainer.overfit_batches > 0)  # type: ignore[attr-defined]
+
+
+def without_shuffling(loader: Any) -> Any:
+    """Return ``loader`` in the order of its data, with Lightning's warning if it shuffles them. Public: none."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return loader
+    combined = CombinedLoader(loader, "sequential")
+    _resolve_overfit_batches(combined, RunningStage.TRAINING)
+    return combined.flattened[0]
 
 
 # Evaluations inside a fit
@@ -392,7 +544,8 @@ def publish_metrics(pl_trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
     """
     connector = pl_trainer._logger_connector
     for key, value in metrics.items():
-        if isinstance(value, int | float):
+        # Its own epoch, which counts from 0, names the files of a `ModelCheckpoint`.
+        if isinstance(value, int | float) and key != "epoch":
             connector._callback_metrics[key] = torch.tensor(float(value))
             if not key.endswith(_NOT_IN_PROGRESS_BARS):
                 connector._progress_bar_metrics[key] = float(value)
@@ -407,7 +560,9 @@ _ANNOUNCERS = [
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's messages about devices, tips and stop reasons, and warnings that do not apply here.
+    """Silence Lightning's messages about devices, tips and limits, and warnings that do not apply here.
+
+    What callbacks say is shown: that a time limit has ended the run, or what ``verbose=True`` asks for.
 
     Models come in evaluation mode from ``from_pretrained``; the trainer switches them at each step, so Lightning's
     warning about modules in evaluation mode would be wrong. Lightning 2.6 uses a name that torch has deprecated. Its
@@ -416,7 +571,7 @@ def quiet_lightning() -> Iterator[None]:
     """
 
     def warns(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING
+        return record.levelno >= logging.WARNING or Path(record.pathname).parent.name == "callbacks"
 
     tip = cuda._check_cuda_matmul_precision  # type: ignore[attr-defined]  # imported there
     cuda._check_cuda_matmul_precision = lambda device: None  # type: ignore[attr-defined, assignment]

@@ -9,10 +9,11 @@ import math
 import random
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -25,7 +26,7 @@ from portico.compat.accelerate import GradientState
 from portico.compat.transformers import BatchRebalanceSampler, find_batch_size, has_length, logger
 from portico.compat.tree import map_tensors
 from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
-from portico.errors import InputError
+from portico.errors import InputError, InputRuntimeError
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch, Examples, Loader, Nested
@@ -152,9 +153,11 @@ class DataLoaderShard(DataLoader[Any]):
         position: Mapping[str, Any] | None = None,
         shows_progress: bool = False,
         first_example: int = 0,
+        transfer: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(dataset, **options)
+        self.transfer = transfer  # moves a batch to the device, if the user's data module does so
         self.config = config
         self.num_batches_to_skip = num_batches_to_skip  # fetched but not yielded, for data without indices
         self.stateful = stateful  # the user's loader, which reads the data if it can say how far it has read
@@ -200,7 +203,7 @@ class DataLoaderShard(DataLoader[Any]):
         self.set_epoch(self.epoch)
         # The only `iter()` of this pass: each one draws a base seed from the global generator.
         fetched = super().__iter__() if self.stateful is None else iter(self.stateful)
-        own_batches = self._batches(fetched)
+        own_batches = self._batches(until_end(fetched))
         source = self._seekable() if self.num_positions_kept else None
         self._positions = deque(maxlen=self.num_positions_kept)
         if source is not None:
@@ -269,7 +272,36 @@ class DataLoaderShard(DataLoader[Any]):
         if is_last and self.config.counts_streams and isinstance(data, IterableDatasetShard) and not self.num_workers:
             # Worker processes count in their copy of the dataset.
             self.remainder = data.num_examples % (data.batch_size * data.num_processes)
+        if self.transfer is not None:
+            return self.transfer(batch)
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
+
+
+def until_end(fetched: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of a torch loader; raise an error if its dataset or collator raises ``StopIteration``.
+
+    The data would seem to end there, and the rest of the epoch would be left out.
+    """
+    while True:
+        try:
+            batch = next(fetched)
+        except StopIteration as end:
+            if _comes_from_examples(end):
+                raise InputRuntimeError(
+                    "The dataset or the data collator raised StopIteration while a batch was made, so the data would "
+                    "end early; let it return the example, or raise another error."
+                ) from end
+            return
+        yield batch
+
+
+def _comes_from_examples(end: StopIteration) -> bool:
+    """Return whether ``end`` was raised by code that torch calls to make a batch, and not by torch or a sampler."""
+    if "DataLoader worker" in str(end):
+        return True
+    frames = [frame for frame, _ in walk_tb(end.__traceback__)]
+    fetches = [frame for frame in frames if frame.f_code.co_name == "fetch" and "torch" in frame.f_code.co_filename]
+    return bool(fetches) and fetches[-1] is not frames[-1]
 
 
 def _keep(*objects: Any) -> None:
@@ -375,7 +407,7 @@ def skip_first_batches(
         if by_index and name in options:
             options[name] = SkipBatchSampler(options[name], num_batches)
     if isinstance(loader, DataLoaderShard):
-        own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful")
+        own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful", "transfer")
         options |= {name: getattr(loader, name) for name in own}
         # A copy, so that this dataset starts from the beginning when it is iterated again.
         dataset = loader.dataset if position is None or loader.stateful is not None else copy(loader.dataset)
@@ -427,7 +459,7 @@ def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard
         is_shared = isinstance(batches, BatchSamplerShard)
         options["batch_sampler"] = BatchSamplerShard(rest, batches.config) if is_shared else rest
         options["first_example"] = num_examples
-    own = ("config", "keeps_remainder", "epoch", "shared_generator")
+    own = ("config", "keeps_remainder", "epoch", "shared_generator", "transfer")
     return type(loader)(dataset, **options, **{name: getattr(loader, name) for name in own})
 
 

@@ -7,13 +7,16 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -26,6 +29,7 @@ from torch.utils.data import (
 
 from portico.compat import transformers as hf_compat
 from portico.compat.accelerate import GradientState
+from portico.compat.lightning import overfits, without_shuffling
 from portico.compat.transformers import logger
 from portico.distributed.loaders import (
     DataLoaderShard,
@@ -33,6 +37,7 @@ from portico.distributed.loaders import (
     StreamShardsLoader,
     given_batch_size,
     num_own_shares,
+    until_end,
 )
 from portico.distributed.sharding import BatchSamplerShard
 from portico.errors import InputError
@@ -118,7 +123,8 @@ class EvaluationFeed:
         if isinstance(self.loader, StreamShardsLoader):
             self.loader.must_be_even = True
         try:
-            yield from self.loader if self.is_whole else islice(self.loader, self.num_batches)
+            batches = until_end(iter(self.loader))
+            yield from batches if self.is_whole else islice(batches, self.num_batches)
         finally:
             # Lightning does not read to the end, where the accelerator would stop tracking the last batch's size.
             if isinstance(self.loader, DataLoaderShard):
@@ -130,7 +136,9 @@ _STAGES = {
     "training": ("fit", "train_dataloader"),
     "evaluation": ("fit", "val_dataloader"),
     "test": ("test", "test_dataloader"),
+    "prediction": ("predict", "predict_dataloader"),
 }
+_BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
 class TrainerDataModule(pl.LightningDataModule):
@@ -141,7 +149,9 @@ class TrainerDataModule(pl.LightningDataModule):
         self.hf_trainer = trainer
         self.run: TrainingRun | None = None
         self._announced: set[str] = set()
-        self._set_up: dict[int, set[str]] = {}  # the user's data modules, and their stages that were set up
+        self._adopted: dict[str, pl.LightningDataModule] = {}  # the user's, by the set that it was given for
+        self._stages: WeakKeyDictionary[pl.LightningDataModule, set[str]] = WeakKeyDictionary()  # that are set up
+        self._sources: WeakKeyDictionary[Any, tuple[pl.LightningDataModule, int]] = WeakKeyDictionary()  # of loaders
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TrainerDataModule":
         """Return a new data module, of the copied trainer if that is what is copied; a run is not copied."""
@@ -167,30 +177,91 @@ class TrainerDataModule(pl.LightningDataModule):
         return TrainFeed(num_batches, self.run.batches)
 
     def val_dataloader(self) -> list[EvaluationFeed]:
-        return self._feeds("limit_val_batches", self.hf_trainer.get_eval_dataloader)
+        return self._feeds("limit_val_batches", self.hf_trainer.get_eval_dataloader, self.hf_trainer.eval_dataset)
 
     def test_dataloader(self) -> list[EvaluationFeed]:
-        # A trainer has no test set.
-        return self._feeds("limit_test_batches", self.hf_trainer.get_test_dataloader)
+        return self._feeds("limit_test_batches", self.hf_trainer.get_test_dataloader, self._test_set("test"))
 
-    predict_dataloader = test_dataloader
+    def predict_dataloader(self) -> list[EvaluationFeed]:
+        return self._feeds("limit_predict_batches", self.hf_trainer.get_test_dataloader, self._test_set("prediction"))
 
-    def _feeds(self, limited_by: str, make_loader: "Callable[[Any], Loader]") -> list[EvaluationFeed]:
-        """Return a feed for the evaluation set, or for each set of a dict; an empty list if there is no set."""
-        given, limit = self.hf_trainer.eval_dataset, getattr(self.hf_trainer.lightning_trainer, limited_by)
+    def _test_set(self, description: str) -> Any:
+        """Return the loader of the user's data module that has one: a trainer has no test set, but evaluation data."""
+        hook = _STAGES[description][1]
+        own = next((data for data in self._own_modules() if is_overridden(hook, data)), None)
+        return self.hf_trainer.eval_dataset if own is None else self.loaders_of(own, description)
+
+    def _feeds(self, limited_by: str, make_loader: "Callable[[Any], Loader]", given: Any) -> list[EvaluationFeed]:
+        """Return a feed for a set, or for each set of a dict; an empty list if there is no set."""
+        limit = getattr(self.hf_trainer.lightning_trainer, limited_by)
         sets = given if isinstance(given, dict) else {} if given is None else {None: given}
         makers = {name: partial(make_loader, data) for name, data in sets.items()}
         return [EvaluationFeed(make(), limit, limited_by, name, renew=make) for name, make in makers.items()]
 
-    def loaders_of(self, data: Any, description: str) -> Any:
-        """Return the loader, or the loaders by name, of a user's data module; other data are returned unchanged.
+    # The user's own data modules
 
-        The data module is prepared and set up as by ``lightning.Trainer``, once for each of its stages.
-        """
-        if not isinstance(data, pl.LightningDataModule):
-            return data
-        stage, hook = _STAGES[description]
-        args, done = self.hf_trainer.args, self._set_up.setdefault(id(data), set())
+    def adopt(self, data: Any, description: str) -> Any:
+        """Return the loaders of a user's data module for all runs of the trainer; other data unchanged."""
+        if isinstance(data, pl.LightningDataModule):
+            self._adopted[description] = data
+        return self.loaders_of(data, description)
+
+    @contextmanager
+    def lending(self, data: Any, description: str) -> Iterator[Any]:
+        """Yield the loaders of a user's data module for one call, and tear down what was set up for it."""
+        is_own = isinstance(data, pl.LightningDataModule)
+        if is_own and description == "test" and not is_overridden("test_dataloader", data):
+            description = "prediction"
+        stage = _STAGES[description][0]
+        is_set_up = not is_own or stage in self._stages.get(data, ())
+        try:
+            yield self.loaders_of(data, description)
+        except BaseException as error:
+            if not self.hf_trainer.is_in_train:  # else Lightning calls the hook
+                for module in {*self._own_modules(), *([data] if is_own else [])}:
+                    module.on_exception(error)
+            raise
+        if not is_set_up:
+            self._tear_down(data, stage)
+
+    def setup(self, stage: str) -> None:
+        """Set up the user's data modules for ``stage``, unless they are, and take their loaders again."""
+        read = {"fit": ("training", "evaluation"), "validate": ("evaluation",)}.get(stage, ())
+        new = [(description, data) for description, data in self._adopted.items() if stage not in self._stages[data]]
+        for data in self._own_modules():
+            self._set_up(data, stage)
+        for description, data in new:
+            if description in read:
+                name = "train_dataset" if description == "training" else "eval_dataset"
+                setattr(self.hf_trainer, name, self.loaders_of(data, description, stage))
+
+    def teardown(self, stage: str) -> None:
+        for data in self._own_modules():
+            self._tear_down(data, stage)
+
+    def on_exception(self, exception: BaseException) -> None:
+        for data in self._own_modules():
+            data.on_exception(exception)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the user's data modules that have one, by class."""
+        states = {type(data).__qualname__: data.state_dict() for data in self._own_modules()}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for data in self._own_modules():
+            if (state := state_dict.get(type(data).__qualname__)) is not None:
+                data.load_state_dict(state)
+
+    def _own_modules(self) -> list[pl.LightningDataModule]:
+        """Return the user's data modules, each once, with the current ``lightning.Trainer``."""
+        modules = list({id(data): data for data in self._adopted.values()}.values())
+        for data in modules:
+            data.trainer = self.hf_trainer.lightning_trainer
+        return modules
+
+    def _set_up(self, data: pl.LightningDataModule, stage: str) -> None:
+        args, done = self.hf_trainer.args, self._stages.setdefault(data, set())
         data.trainer = self.hf_trainer.lightning_trainer
         if not done:
             with args.main_process_first():
@@ -199,6 +270,22 @@ class TrainerDataModule(pl.LightningDataModule):
         if stage not in done:
             data.setup(stage)
             done.add(stage)
+
+    def _tear_down(self, data: pl.LightningDataModule, stage: str) -> None:
+        if stage in self._stages[data]:
+            data.trainer = self.hf_trainer.lightning_trainer
+            data.teardown(stage)
+            self._stages[data].discard(stage)
+
+    def loaders_of(self, data: Any, description: str, stage: str | None = None) -> Any:
+        """Return the loader, or the loaders by name, of a user's data module; other data are returned unchanged.
+
+        The data module is prepared and set up as by ``lightning.Trainer``, unless it is set up for this stage.
+        """
+        if not isinstance(data, pl.LightningDataModule):
+            return data
+        usual_stage, hook = _STAGES[description]
+        self._set_up(data, stage or usual_stage)
         loaders = getattr(data, hook)()
         if isinstance(loaders, list | tuple):
             named = {str(index): loader for index, loader in enumerate(loaders)}
@@ -209,7 +296,25 @@ class TrainerDataModule(pl.LightningDataModule):
                 f"`{type(data).__name__}.{hook}()` returned a {type(loaders).__name__}, and {description} takes one "
                 "`DataLoader`; let it return one."
             )
+        if any(is_overridden(name, data) for name in _BATCH_HOOKS):
+            for index, loader in enumerate(loaders.values() if several else [loaders]):
+                self._sources[loader] = (data, index)
         return loaders
+
+    def transfer_of(self, loader: Any) -> Callable[[Any], Any] | None:
+        """Return the hooks of the user's data module for a batch of ``loader``; ``None`` if it has none."""
+        if loader not in self._sources:
+            return None
+        data, index = self._sources[loader]
+        trainer = self.hf_trainer
+
+        def transfer(batch: Any) -> Any:
+            data.trainer = trainer.lightning_trainer
+            batch = data.on_before_batch_transfer(batch, index)
+            batch = data.transfer_batch_to_device(batch, trainer.args.device, index)
+            return data.on_after_batch_transfer(batch, index)
+
+        return transfer
 
     def given_loader(self, loader: "DataLoader[Any]", description: str) -> "DataLoader[Any]":
         """Return the user's own loader, and warn once about the training arguments that it overrides."""
@@ -238,7 +343,7 @@ class TrainerDataModule(pl.LightningDataModule):
         if different and message not in self._announced:
             self._announced.add(message)
             logger.warning(message)
-        return loader
+        return without_shuffling(loader) if is_training and overfits(self.hf_trainer.lightning_trainer) else loader
 
     def build_loader(
         self,

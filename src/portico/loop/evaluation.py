@@ -11,6 +11,8 @@ import torch
 from transformers import EvalPrediction
 
 from portico.compat.lightning import (
+    SteeringError,
+    averaged_weights,
     can_nest_evaluation,
     quiet_lightning,
     run_nested_evaluation,
@@ -340,7 +342,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             session.finish()
         elif enclosing is not None or (trainer.is_in_train and can_nest_evaluation(pl_trainer)):
             begin_call(pl_trainer.strategy, call)
-            run_nested_evaluation(pl_trainer, feed, predicts=predicts)
+            with averaged_weights(pl_trainer):
+                run_nested_evaluation(pl_trainer, feed, predicts=predicts)
         else:
             with (
                 kill_children_on_error(),
@@ -351,6 +354,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
                 begin_call(pl_trainer.strategy, call)
                 run = pl_trainer.test if predicts else pl_trainer.validate
                 run(module, dataloaders=feed, verbose=False)
+    except SteeringError as error:
+        raise error.original from None  # as under transformers
     finally:
         module.evaluation = enclosing
     assert session.output is not None, "the end of the loop finishes the session"

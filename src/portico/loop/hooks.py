@@ -6,6 +6,7 @@ test can replace the trainer with a stand-in that has these names.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 import lightning.pytorch as pl
@@ -77,6 +78,7 @@ class TrainerHooks(ObservedTrainer, Protocol):
     control: TrainerControl
     is_in_train: bool
     current_flos: float
+    last_checkpoint: Path | None
     current_gradient_accumulation_steps: int
 
     # ---- Setting up ----

@@ -78,7 +78,12 @@ class TorchMetrics:
             self.metrics.to(labels.device)
         try:
             for form, metrics in self._by_form.items():
-                metrics.update(*_formed(form, logits, labels, shifts_labels=self._shifts_labels))
+                formed = _formed(form, logits, labels, shifts_labels=self._shifts_labels)
+                if self._num_updates == 0:
+                    _refuse_scores_of_classes(form, metrics, *formed)
+                metrics.update(*formed)
+        except InputError:
+            raise
         except Exception as error:
             error.add_note(
                 f"The metrics in `compute_metrics` were updated with preds={_described(logits)} and "
@@ -152,6 +157,20 @@ def _formed(form: str, logits: "Nested", labels: "Nested", *, shifts_labels: boo
         # The loss of several labels takes numbers, their metrics take integers.
         labels = labels.long()
     return logits, labels
+
+
+def _refuse_scores_of_classes(form: str, metrics: MetricCollection, logits: "Nested", labels: "Nested") -> None:
+    """Refuse a score for each class, where a metric of one score would compare other entries, or fail in the end."""
+    if form not in (_YES_OR_NO, _NUMBERS) or not isinstance(logits, torch.Tensor | np.ndarray):
+        return
+    num_classes = logits.shape[1] if logits.ndim == 2 and getattr(labels, "ndim", None) == 1 else 1
+    if num_classes > 1:
+        names = ", ".join(type(metric).__name__ for metric in metrics.values())
+        raise InputError(
+            f"`compute_metrics` holds {names}, which takes one score for each label, but the model returns "
+            f"{num_classes}; give a multiclass metric with `num_classes={num_classes}`, or let "
+            "`preprocess_logits_for_metrics` return one score, for two classes `logits.softmax(-1)[:, 1]`."
+        )
 
 
 @contextmanager

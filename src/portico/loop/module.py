@@ -25,7 +25,7 @@ from portico.errors import InputError
 from portico.loop.evaluation import EvaluationSession, LoopEvaluation
 from portico.loop.lean import step_optimizer, without_autocast
 from portico.loop.model_setup import describe_model, model_like
-from portico.loop.optim import STEP_AFTER_EVALUATION, scheduler_config
+from portico.loop.optim import STEP_AFTER_EVALUATION, schedule_new_groups, scheduler_config
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -63,6 +63,7 @@ class TrainerModule(pl.LightningModule):
         self._own_evaluation: LoopEvaluation | None = None  # while Lightning evaluates by itself
         self._stays_on_device = False
         self._optimizer_in_use: Any = None  # by Lightning's strategy
+        self._scheduler_of_lightning: Any = None  # as made by `configure_optimizers`
 
     def set_model(self, model: nn.Module | None) -> None:
         """Use ``model``, which the user may have replaced since the last run; ``None`` releases the last one."""
@@ -163,13 +164,20 @@ class TrainerModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         self.hf_trainer.renew_optimizer_and_scheduler(self.run.plan.max_steps)
         optimizer = self.hf_trainer.optimizer
-        return {"optimizer": optimizer, **scheduler_config(self.hf_trainer.lr_scheduler, optimizer)}
+        config = scheduler_config(self.hf_trainer.lr_scheduler, optimizer)
+        self._scheduler_of_lightning = config["lr_scheduler"]["scheduler"] if config else None
+        return {"optimizer": optimizer, **config}
 
     def on_fit_start(self) -> None:
         run = self.run
         lightning_compat.skip_lightning_backward(self.trainer, run.backward.inside_step)
+        schedule_new_groups(self.hf_trainer.lr_scheduler, self.hf_trainer.optimizer)
         run.restore()
         self._optimizer_in_use = self.hf_trainer.optimizer
+
+    def on_train_epoch_start(self) -> None:
+        # After the callbacks, which may have added parameters to the optimizer, as `BaseFinetuning` does.
+        schedule_new_groups(self.hf_trainer.lr_scheduler, self.hf_trainer.optimizer)
 
     def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
         """Call the trainer's ``training_step``; Lightning differentiates the returned loss unless the step did so."""
@@ -242,7 +250,10 @@ class TrainerModule(pl.LightningModule):
         # The trainer's, which may have been replaced since Lightning was given one.
         current = self.hf_trainer.lr_scheduler
         has_stepped = accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped
-        if has_stepped and not isinstance(current, STEP_AFTER_EVALUATION):
+        if has_stepped and self.is_under_plain_trainer and scheduler is not self._scheduler_of_lightning:
+            # A callback of the user's `lightning.Trainer` has replaced it, as `StochasticWeightAveraging` does.
+            super().lr_scheduler_step(scheduler, metric)
+        elif has_stepped and not isinstance(current, STEP_AFTER_EVALUATION):
             current.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -1,13 +1,13 @@
 """Optimizers and learning-rate schedulers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers import get_scheduler
 
 from portico.compat import transformers as hf_compat
@@ -145,6 +145,49 @@ def scheduler_config(scheduler: "Scheduler | None", optimizer: torch.optim.Optim
         )
         return {"lr_scheduler": {"scheduler": _Detached(scheduler, optimizer), "interval": "step"}}
     return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def schedule_new_groups(scheduler: "Scheduler | None", optimizer: torch.optim.Optimizer) -> None:
+    """Let groups that were added to ``optimizer`` since ``scheduler`` was made follow the schedule of the last group.
+
+    Their rate is what it is now: the schedule is a factor of it from here on. Most schedulers of torch fail at their
+    next step when there are new groups.
+    """
+    rates = getattr(scheduler, "base_lrs", None)
+    new = optimizer.param_groups[len(rates) :] if rates is not None else []
+    if not new:
+        return
+    known: Any = scheduler
+    for group in new:
+        for parameter in group["params"]:
+            parameter.requires_grad_(True)  # a resumed `BaseFinetuning` adds them again, and leaves them frozen
+        factor = known.lr_lambdas[-1](known.last_epoch) if isinstance(known, LambdaLR) else 1.0
+        group["initial_lr"] = group["lr"] / factor if factor else group["lr"]
+        known.base_lrs.append(group["initial_lr"])
+        known._last_lr.append(group["lr"])
+        if hasattr(known, "lr_lambdas"):
+            known.lr_lambdas.append(known.lr_lambdas[-1])
+
+
+def drop_misfit_states(optimizer: Any, model: nn.Module, shapes: Mapping[str, torch.Size]) -> None:
+    """Drop the states of parameters whose shape is not in ``shapes``, those of the last training, with a warning.
+
+    ``model.resize_token_embeddings`` changes parameters in place. Fused kernels then read beyond the states, which
+    ends the interpreter, also under transformers.
+    """
+    states = getattr(optimizer, "state", {})
+    changed = [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.shape != shapes.get(name, parameter.shape) and parameter in states
+    ]
+    for _, parameter in changed:
+        del states[parameter]
+    if changed:
+        hf_compat.logger.warning(
+            f"{', '.join(name for name, _ in changed)} changed in shape since the last training, so the states of the "
+            "optimizer do not fit, and start afresh."
+        )
 
 
 class _Detached:

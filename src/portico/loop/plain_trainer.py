@@ -7,11 +7,19 @@ as for any module. The steps run as in :mod:`portico.loop.run`, so on CPU the lo
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    Callback,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+)
 
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import logger
@@ -48,6 +56,9 @@ class PlainTrainerBridge(EventBridge):
     def __init__(self, module: "TrainerModule", trainer: "TrainerHooks") -> None:
         self.module, self.hf_trainer = module, trainer
         self._contexts = ExitStack()
+        # Here, before the hooks of the callbacks, which may fail with the module in their own words.
+        for callback in module.trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+            _check_callback(callback, module)
 
     # Around the run
 
@@ -59,6 +70,7 @@ class PlainTrainerBridge(EventBridge):
         self._contexts.enter_context(_in_charge(trainer, self.module, self.hf_trainer))
         self._contexts.callback(_remove, self, trainer)
         self._contexts.enter_context(autocast_forward(self.module.model, trainer.strategy))
+        self._contexts.callback(lightning_compat.end_loops_with_the_data(trainer))
         if stage == "fit":
             self._prepare_fit(trainer)
 
@@ -80,6 +92,8 @@ class PlainTrainerBridge(EventBridge):
         self._contexts.enter_context(_training(trainer))
         self._contexts.enter_context(lightning_compat.unscaled_losses(pl_trainer))
         given = lightning_compat.given_train_loader(pl_trainer)
+        if given is not None and lightning_compat.overfits(pl_trainer):
+            given = lightning_compat.without_shuffling(given)
         loader = trainer.get_train_dataloader() if given is None else _prepared(given, trainer)
         plan, self._is_limited = _plan_of(pl_trainer, trainer, loader)
         self.run = trainer.set_up_run(plan, loader)
@@ -168,8 +182,13 @@ def _check_settings(pl_trainer: pl.Trainer, args: "TrainingArguments") -> None:
     same = {
         "accumulate_grad_batches": ("gradient_accumulation_steps", (1, args.gradient_accumulation_steps)),
         "gradient_clip_val": ("max_grad_norm", (None, args.max_grad_norm)),
-        "reload_dataloaders_every_n_epochs": ("dataloader_num_workers", (0,)),
     }
+    if every := getattr(pl_trainer, "reload_dataloaders_every_n_epochs"):  # noqa: B009  # set by a connector
+        raise InputError(
+            f"`lightning.Trainer(reload_dataloaders_every_n_epochs={every})` cannot be used with `trainer.module`, "
+            "which reads one training loader in the whole run; leave it out, and define `set_epoch` in the dataset, "
+            "which is called in every epoch."
+        )
     for name, (argument, allowed) in same.items():
         value = getattr(pl_trainer, name)
         if value not in allowed:
@@ -177,6 +196,35 @@ def _check_settings(pl_trainer: pl.Trainer, args: "TrainingArguments") -> None:
                 f"`lightning.Trainer({name}={value})` cannot be used with `trainer.module`, whose training arguments "
                 f"say `{argument}={getattr(args, argument)}`; leave `{name}` out, and set `{argument}`."
             )
+
+
+# Callbacks that change what a run of the trainer's module is made of, and what to do instead.
+REFUSED_CALLBACKS: Mapping[type[Callback], str] = {
+    GradientAccumulationScheduler: "the training arguments say how many batches make a step; set "
+    "`gradient_accumulation_steps`",
+    LearningRateFinder: "it trains without the callback that counts the steps of the module; give "
+    "`portico.callbacks.LearningRateFinder` to the trainer in `lightning_callbacks`, and call `trainer.train()`",
+    BatchSizeFinder: "it changes an attribute that the module does not read; give "
+    "`portico.callbacks.BatchSizeFinder` to the trainer in `lightning_callbacks`, and call `trainer.train()`",
+    BackboneFinetuning: "it needs a module with a `backbone`; derive from `BaseFinetuning`, and freeze parts of "
+    "`pl_module.model`",
+}
+
+
+def _check_callback(callback: Callback, module: "TrainerModule") -> None:
+    """Refuse a callback that would not do with the module what it does with any other."""
+    if module.trainer.state.fn != "fit" and not isinstance(callback, BatchSizeFinder):
+        return
+    reason = next((why for kind, why in REFUSED_CALLBACKS.items() if isinstance(callback, kind)), None)
+    if isinstance(callback, StochasticWeightAveraging) and callback.pl_module_contains_batch_norm(module):
+        reason = (
+            "for batch normalization it adds an epoch that the plan of the run does not have; use `WeightAveraging`"
+        )
+    if reason is not None:
+        raise InputError(
+            f"`lightning.Trainer` has a {type(callback).__name__}, which cannot be used with `trainer.module`; leave "
+            f"it out: {reason}."
+        )
 
 
 def _prepared(given: Any, trainer: "TrainerHooks") -> Any:

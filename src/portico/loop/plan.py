@@ -46,9 +46,9 @@ def limited_batches(num_batches: Any, limit: float, name: str) -> Any:
         return num_batches
     limited = int(num_batches * limit) if isinstance(limit, float) else limit
     if limited < 1:
+        without = ", or set `eval_strategy='no'` to train without evaluations" if name == "limit_val_batches" else ""
         raise InputError(
-            f"`{name}={limit}` leaves none of {num_batches} batches; set it to an int >= 1 or a larger part, or set "
-            "`eval_strategy='no'` to train without evaluations."
+            f"`{name}={limit}` leaves none of {num_batches} batches; set it to an int >= 1 or a larger part{without}."
         )
     return limited if num_batches is None else min(limited, num_batches)
 

@@ -72,12 +72,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar, WeightAveraging
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.precision import Precision
 from torch import nn
@@ -86,6 +87,7 @@ from transformers import TrainerState
 
 from portico.checkpoint.resume import (
     EpochStart,
+    load_lightning_states,
     load_stream_position,
     portable_rng_states,
     present_rng_states,
@@ -93,7 +95,13 @@ from portico.checkpoint.resume import (
     save_stream_position,
     set_rng_states,
 )
-from portico.checkpoint.writer import export_callback_states, exportable_callbacks, reserve_copies
+from portico.checkpoint.writer import (
+    export_callback_states,
+    exportable_callbacks,
+    reserve_copies,
+    save_lightning_states,
+    update_lightning_states,
+)
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
 from portico.distributed.loaders import (
@@ -101,6 +109,7 @@ from portico.distributed.loaders import (
     num_examples_in_round,
     skip_first_batches,
     skip_first_examples,
+    until_end,
 )
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
@@ -116,6 +125,7 @@ from portico.errors import InputError
 from portico.loop.lean import use_lean_loops
 from portico.loop.module import BackwardPass
 from portico.loop.plan import ResumePoint, RunPlan
+from portico.trust.files import pickled
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -126,6 +136,7 @@ if TYPE_CHECKING:
 
 
 _CHECKPOINT_KEY = "portico"  # in a checkpoint of Lightning
+_IN_CHECKPOINT = "checkpoint/"  # before the keys that callbacks add to a checkpoint of Lightning
 # Flags of `TrainerControl` that lead to work of all processes together.
 _DECLARED = {
     "should_training_stop": "stops training",
@@ -145,6 +156,10 @@ class EventBridge(Callback):
 
     def __init__(self, run: "TrainingRun") -> None:
         self.run = run
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # Before the same hook of the callbacks that are restored, as Lightning does.
+        self.run.restore_lightning_states()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run.begin()
@@ -232,6 +247,7 @@ class TrainingRun:
         self.output: TrainOutput | None = None
         self.next_batch_size: int | None = None  # with which a search before the first step starts the run again
         self.rng_states: dict[str, Any] | None = None  # of a checkpoint of Lightning
+        self.states_written: bytes | None = None  # of Lightning's callbacks, in the checkpoint of this step
 
     def _keep_model(self) -> None:
         # A callback may replace the models on the trainer; as in transformers, this run trains on with these.
@@ -283,6 +299,72 @@ class TrainingRun:
             steps=self.trainer.state.global_step,
         )
 
+    def _stateful(self) -> dict[str, Any]:
+        """Return the callbacks of Lightning and the data module, by the name of their states in a checkpoint."""
+        callbacks: list[Callback] = self.trainer.lightning_trainer.callbacks  # type: ignore[attr-defined]
+        named = {callback.state_key: callback for callback in callbacks if not isinstance(callback, EventBridge)}
+        return {**named, type(self.trainer.datamodule).__name__: self.trainer.datamodule}
+
+    def save_lightning_states(self, folder: str) -> None:
+        """Write the states of Lightning's callbacks and of the user's data modules into a checkpoint."""
+        states = self._lightning_states()
+        pl_trainer, module = self.trainer.lightning_trainer, self.trainer.module
+        # What callbacks add to a checkpoint of Lightning, such as the averages of weights.
+        added: dict[str, Any] = {}
+        parts = self._stateful().values()
+        adding = [part for part in parts if isinstance(part, Callback) and _adds_to_checkpoints(part)]
+        if adding:
+            checkpoint = self._lightning_checkpoint(module)
+            usual = set(checkpoint)
+            for callback in adding:
+                callback.on_save_checkpoint(pl_trainer, module, checkpoint)
+            added = {_IN_CHECKPOINT + name: checkpoint[name] for name in checkpoint.keys() - usual}
+        self.states_written = pickled(states) if states else None
+        save_lightning_states(self.trainer.checkpoint_parts(), Path(folder), states | added)
+
+    def _lightning_states(self) -> dict[str, Any]:
+        return {name: state for name, part in self._stateful().items() if (state := part.state_dict())}
+
+    def _update_lightning_states(self) -> None:
+        """Write the states in the last checkpoint again, which callbacks changed in their hooks of the same step.
+
+        The bridge saves before the hooks of other callbacks run, such as a ``ModelCheckpoint`` that writes a file.
+        """
+        written, self.states_written = self.states_written, None
+        folder = self.trainer.last_checkpoint
+        states = self._lightning_states()
+        if folder is not None and folder.is_dir() and pickled(states) != written:
+            update_lightning_states(self.trainer.checkpoint_parts(), folder, states)
+
+    def restore_lightning_states(self) -> None:
+        """Restore what :meth:`save_lightning_states` wrote, if the run resumes; warn of states that are missing."""
+        if self.checkpoint is None or self.is_lightnings:
+            return
+        states, stateful = load_lightning_states(Path(self.checkpoint)), self._stateful()
+        module = self.trainer.module
+        added = {
+            name.removeprefix(_IN_CHECKPOINT): state
+            for name, state in states.items()
+            if name.startswith(_IN_CHECKPOINT)
+        }
+        checkpoint = {**self._lightning_checkpoint(module), **added} if added else {}
+        missing = [name for name, part in stateful.items() if name not in states and part.state_dict()]
+        if missing:
+            logger.warning(
+                f"{self.checkpoint} has no state of {', '.join(missing)}, which start afresh: it was written by "
+                "another library, or without them."
+            )
+        for name, part in stateful.items():
+            if isinstance(part, Callback) and added:
+                part.on_load_checkpoint(self.trainer.lightning_trainer, module, checkpoint)
+            if name in states:
+                part.load_state_dict(states[name])
+
+    def _lightning_checkpoint(self, module: "TrainerModule") -> dict[str, Any]:
+        pl_trainer = self.trainer.lightning_trainer
+        counts = {"epoch": pl_trainer.current_epoch, "global_step": self.trainer.state.global_step}
+        return {**counts, "state_dict": module.state_dict()}
+
     def begin(self) -> None:
         trainer = self.trainer
         self.start_time = time.time()
@@ -296,6 +378,8 @@ class TrainingRun:
             trainer._evaluate(self.trial, self.ignore_keys_for_eval, skip_scheduler=True)
 
     def begin_epoch(self, epoch: int) -> None:
+        if self.states_written is not None:
+            self._update_lightning_states()
         self.epoch = epoch
         self.steps_on_leftover = False
         self.global_step_at_epoch_start = self.trainer.state.global_step
@@ -325,7 +409,7 @@ class TrainingRun:
             trainer.corrections.restore_order(self.checkpoint, loader, self.epoch, is_inside_epoch=late_rng)
         if trainer.args.save_strategy != "no":
             self.epoch_start = EpochStart.of(loader, trainer.args)
-        batches = iter(loader)
+        batches = until_end(iter(loader))
         last_step = plan.num_update_steps_per_epoch - 1
         for update_step in range(first_update_step, last_step + 1):
             self._follow_arguments()
@@ -422,6 +506,8 @@ class TrainingRun:
             lightning_compat.end_epoch_after(self.trainer.lightning_trainer, update_step * size + num_batches)
 
     def begin_batch(self, batch_idx: int) -> None:
+        if self.states_written is not None:
+            self._update_lightning_states()
         self.num_batches_seen = batch_idx + 1
         self._follow_arguments()
         self.makes_step = self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
@@ -455,7 +541,9 @@ class TrainingRun:
     def after_optimizer_step(self) -> None:
         self._fire("on_optimizer_step")
         # Before the scheduler moves: the logged learning rate is the rate of this step.
-        self.learning_rate = self.trainer._get_learning_rate()
+        # A callback of the user's `lightning.Trainer` may have replaced the scheduler.
+        rate = self.trainer.optimizer.param_groups[0]["lr"] if self.is_lightnings else None
+        self.learning_rate = self.trainer._get_learning_rate() if rate is None else float(rate)
 
     def end_batch(self, batch_idx: int) -> None:
         """End a batch; the last of a window ends a step, which may log, evaluate and save."""
@@ -507,6 +595,8 @@ class TrainingRun:
     def finish(self) -> None:
         """Log the results, load the best model if configured, and fire ``on_train_end``."""
         self.share = None
+        if self.states_written is not None:
+            self._update_lightning_states()
         self.output = self.trainer._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
 
     def _log_save_evaluate(self, *, ends_epoch: bool = False) -> None:
@@ -538,6 +628,11 @@ class TrainingRun:
     def _fire(self, event: str) -> None:
         trainer = self.trainer
         trainer.control = getattr(trainer.callback_handler, event)(trainer.args, trainer.state, trainer.control)
+
+
+def _adds_to_checkpoints(callback: Callback) -> bool:
+    hook = callback.on_save_checkpoint
+    return getattr(hook, "__func__", hook) is not Callback.on_save_checkpoint
 
 
 def fresh_state(trainer: "TrainerHooks") -> TrainerState:
@@ -591,6 +686,11 @@ def log_training_start(
         logger.info(line)
 
 
+def averaging_callbacks(callbacks: Sequence[Callback]) -> list[WeightAveraging]:
+    """Return the callbacks that average weights: they run before the event bridge, which evaluates and saves."""
+    return [callback for callback in callbacks if isinstance(callback, WeightAveraging)]
+
+
 def build_lightning_trainer(
     args: "TrainingArguments",
     *,
@@ -642,6 +742,7 @@ def build_lightning_trainer(
         # Lightning would end the run by batches, and validate at its end.
         pl_trainer.fit_loop.epoch_loop.max_steps, pl_trainer.check_val_every_n_epoch = -1, sys.maxsize
     lightning_compat.keep_loss_scale(pl_trainer)
+    lightning_compat.end_loops_with_the_data(pl_trainer)
     lightning_compat.resume_when_told(pl_trainer)
     if inside_worker():
         lightning_compat.drop_launcher(pl_trainer.strategy)
@@ -685,13 +786,27 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
         SystemExit: If the process receives SIGTERM.
     """
     strategy = pl_trainer.strategy
-    with (
-        kill_children_on_error(),
-        lightning_compat.quiet_lightning(),
-        autocast_forward(module.model, strategy),
-        ending_plainly(pl_trainer),
-    ):
-        run = module.run
-        begin_call(strategy, f"train() of {run.plan.max_steps} steps")
-        with nullcontext() if run.declarations is None else run.declarations.watching():
-            pl_trainer.fit(module, datamodule=datamodule)
+    run = module.run
+    try:
+        with (
+            kill_children_on_error(),
+            lightning_compat.quiet_lightning(),
+            autocast_forward(module.model, strategy),
+            ending_plainly(pl_trainer),
+        ):
+            begin_call(strategy, f"train() of {run.plan.max_steps} steps")
+            watching = nullcontext() if run.declarations is None else run.declarations.watching()
+            with watching, lightning_compat.averaging(pl_trainer):
+                pl_trainer.fit(module, datamodule=datamodule)
+                if run.output is None and lightning_compat.was_skipped(pl_trainer):
+                    # The checkpoint was at the end of the run, where the model has the average.
+                    for callback in averaging_callbacks(pl_trainer.callbacks):  # type: ignore[attr-defined]
+                        callback.on_train_end(pl_trainer, module)
+    except lightning_compat.SteeringError as error:
+        raise error.original from None  # as under transformers
+    is_over = run.output is not None or run.next_batch_size is not None
+    if not is_over and not lightning_compat.was_skipped(pl_trainer):
+        raise RuntimeError(
+            "The training ended before its first step: a Lightning callback raised the exception by which Lightning's "
+            "tuner ends a fit; leave the callback out."
+        )

@@ -494,3 +494,18 @@ def test_an_objective_that_is_not_finite_becomes_the_worst_value_with_a_warning(
 def test_unknown_objective_names_those_of_the_run():
     with pytest.raises(InputError, match=r"'eval_f' is not a metric .* eval_f1, .* The run has: eval_f1, eval_loss\."):
         objective_value({"eval_f1": 1.0, "eval_loss": 2.0}, {"metric": "eval_f", "mode": "max"})
+
+
+def test_resolve_without_a_print_is_refused(train, capsys):
+    assert train("--resolve") == 1
+    assert "`--resolve` says how a configuration is printed; add `--cfg job`, or leave it out." in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("choice", ["disabled", "none", "stdout", "default", "portico"])
+def test_logging_of_hydra_can_be_chosen(choice, train, capsys):
+    assert train(f"hydra/job_logging={choice}", "--cfg", "hydra", "--package", "hydra.job_logging") == 0
+    shown = OmegaConf.create(capsys.readouterr().out)
+    assert ("train.log" in str(shown)) == (choice == "portico")
+    assert train(f"hydra/job_logging={choice}") == 0

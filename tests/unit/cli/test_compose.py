@@ -195,6 +195,8 @@ def test_a_key_without_plus_is_answered_for_the_chosen_experiment(overrides, ans
         ("name.x=1", r"'name.x' is not a setting; --cfg all --package name shows the settings of 'name'"),
         ("hydra.verbse=1", r"'hydra.verbse' is not a setting; the nearest valid names are: hydra.verbose\."),
         ("hydra.sweeper.n_trials=9", r"'hydra.sweeper.n_trials' .* add hydra/sweeper=portico_optuna, which has it\."),
+        ("hydra.job.env_set.FOO=bar", r"takes any key; write \+hydra\.job\.env_set\.FOO=<value> to add it\."),
+        ("tags.0=q", r"'tags.0=q' cannot be set \(list index out of range\); write the whole list, tags=\[<values>\]"),
         ("hydra.launcher.jobs=2", r"'hydra.launcher.jobs' is not a setting; the settings of hydra.launcher are: _tar"),
         ("launcher=slurm", r"'launcher=slurm' names no file of the group 'launcher'; use launcher=submitit_slurm\."),
         ("debug=fast_dev_run", r"'debug=fast_dev_run' names no file of the group 'debug'; use debug=default\."),

@@ -1,12 +1,16 @@
 import gc
+import inspect
 import logging
 import multiprocessing
 import sys
+from collections import Counter
 
 import lightning.pytorch as pl
 import pytest
 import torch
 import transformers
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.core.hooks import DataHooks
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 import portico
@@ -289,12 +293,181 @@ def test_data_module_gives_its_loaders(tmp_path):
     assert data.calls == ["prepare", "fit"]
     assert trainer.train().global_step == 4
     assert trainer.predict(data).predictions.shape == (3, 1)
-    assert data.calls == ["prepare", "fit", "test"]
+    assert data.calls == ["prepare", "fit", "prepare", "test"]  # torn down after each
     assert data.trainer is not None
     plain = pl.Trainer(max_epochs=2, accelerator="cpu", barebones=True)
     other = toy_trainer(tmp_path, parts={"train_dataset": data})
     plain.fit(other.module, PointModule())
     assert torch.equal(other.model.linear.weight, trainer.model.linear.weight)
+
+
+# Every hook of a data module, as Lightning calls it -----------------------------------------------------------------
+
+# All methods that a subclass may override, but two that make objects.
+DATA_HOOKS = sorted(
+    name
+    for kind in (DataHooks, pl.LightningDataModule)
+    for name, method in vars(kind).items()
+    if inspect.isfunction(method) and not name.startswith("_") and name != "from_datasets"
+)
+
+
+class WatchedPoints(pl.LightningDataModule):
+    """Notes each call of a hook, with the stage of the ``lightning.Trainer`` that it can read."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = Counter()
+
+    def train_dataloader(self):
+        return DataLoader(Points(), batch_size=5)
+
+    def val_dataloader(self):
+        return DataLoader(Points(4, seed=1), batch_size=4)
+
+    def test_dataloader(self):
+        return DataLoader(Points(6, seed=2), batch_size=2)
+
+    predict_dataloader = test_dataloader
+
+    def state_dict(self):
+        return {"calls": 1}
+
+
+def watching(name, hook):
+    def watched(self, *args, **kwargs):
+        stage = next((getattr(arg, "value", arg) for arg in [*args, *kwargs.values()] if isinstance(arg, str)), None)
+        if "transfer" in name:
+            stage = self.trainer.state.stage.value.replace(
+                "test", "predict"
+            )  # portico predicts in Lightning's test loop
+        self.calls[name, stage] += 1
+        return hook(self, *args, **kwargs)
+
+    return watched
+
+
+for hook_name in DATA_HOOKS:
+    setattr(WatchedPoints, hook_name, watching(hook_name, getattr(WatchedPoints, hook_name)))
+
+
+class PlainLine(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = Line()
+
+    def training_step(self, batch, batch_idx):
+        return self.model(**batch)["loss"]
+
+    def validation_step(self, batch, batch_idx):
+        return self.model(**batch)["loss"]
+
+    test_step = predict_step = validation_step
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def plain_lightning(folder, **options):
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    saves = ModelCheckpoint(folder, "{step}", save_top_k=-1)
+    return pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=[saves], num_sanity_val_steps=0, **quiet, **options)
+
+
+def runs_of_lightning(folder, module, data):
+    """Run everything that a ``lightning.Trainer`` can do with a data module; then break."""
+    for _ in range(2):
+        runner = plain_lightning(folder)
+        runner.fit(module, data)
+        runner.test(module, data, verbose=False)
+    plain_lightning(folder).fit(module, data, ckpt_path=folder / "step=2.ckpt")
+    yield
+    runner.validate(module, data, verbose=False)
+    runner.predict(module, data)
+    yield
+    module.training_step = lambda batch, batch_idx: batch["x"].nothing()
+    with pytest.raises(AttributeError):
+        plain_lightning(folder).fit(module, data)
+    yield
+
+
+def trainer_of(data, folder, **parts):
+    data = {"train_dataset": data, "eval_dataset": data}
+    return toy_trainer(folder, parts={**data, **parts}, eval_strategy="epoch", save_strategy="epoch")
+
+
+def runs_of_portico(folder, data):
+    trainer = trainer_of(data, folder)
+    for _ in range(2):
+        trainer.train()
+        trainer.predict(data)
+    trainer.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+    yield
+    yield
+    trainer.compute_loss = lambda model, inputs, **options: inputs["x"].nothing()
+    with pytest.raises(AttributeError):
+        trainer.train()
+    yield
+
+
+def counted(data, runs):
+    """Return the calls of the hooks after each part of ``runs``."""
+    return [Counter({call: num for call, num in data.calls.items() if call[0] != "state_dict"}) for _ in runs]
+
+
+LIGHTNINGS_ADVICE = [
+    "ignore:.*does not have many workers",
+    "ignore:.*LeafSpec:FutureWarning",
+    r"ignore:Found \d+ module\(s\) in eval mode",
+    "ignore:The number of training batches",
+    "ignore:Checkpoint directory .* exists",
+    "ignore:Be aware that when using `ckpt_path`",
+]
+
+
+@pytest.mark.filterwarnings(*LIGHTNINGS_ADVICE)
+def test_every_hook_of_a_data_module_is_called_as_under_lightning(tmp_path):
+    data = WatchedPoints()
+    trained, _, failed = expected = counted(data, runs_of_lightning(tmp_path / "lightning", PlainLine(), data))
+    assert {name for name, _ in data.calls} == set(DATA_HOOKS)
+    data = WatchedPoints()
+    own = trainer_of(data, tmp_path)
+    assert counted(data, runs_of_lightning(tmp_path / "own", own.module, own.datamodule)) == expected
+    assert data.calls["state_dict", None] > 0
+    data = WatchedPoints()
+    under_portico = counted(data, runs_of_portico(tmp_path / "portico", data))
+    assert under_portico[0] == trained
+    assert under_portico[2] - under_portico[1] == failed - expected[1]
+    assert data.calls["state_dict", None] > 0
+
+
+@pytest.mark.filterwarnings(*LIGHTNINGS_ADVICE)
+def test_data_module_changes_batches_on_the_device_as_under_lightning(tmp_path):
+    class Doubled(PointModule):
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            return {**batch, "x": 2 * batch["x"]} if self.trainer.training else batch
+
+    class DoubledPoints(Points):
+        def __getitem__(self, index):
+            return {**super().__getitem__(index), "x": 2 * self.x[index]}
+
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": Doubled(), "eval_dataset": Doubled()}, save_steps=3)
+    trainer.train()
+    expected = toy_trainer(tmp_path, parts={"train_dataset": DataLoader(DoubledPoints(), 5)})
+    expected.train()
+    assert torch.equal(trainer.model.linear.weight, expected.model.linear.weight)
+    assert trainer.evaluate()["eval_loss"] == expected.evaluate(DataLoader(Points(4), 4))["eval_loss"]
+
+
+def test_hooks_of_a_lightning_module_that_is_the_model_are_named(tmp_path, caplog):
+    class Own(PlainLine):
+        def forward(self, x, labels=None):
+            return self.model(x, labels)
+
+    assert toy_trainer(tmp_path, parts={"model": Own()}).train().global_step == 10
+    assert "`configure_optimizers`, `predict_step`, `test_step`, `training_step`, `validation_step` of `Own`" in (
+        caplog.text
+    )
 
 
 def test_several_loaders_of_a_data_module_are_evaluated_by_number(tmp_path):

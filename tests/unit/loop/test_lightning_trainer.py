@@ -2,6 +2,8 @@
 
 import csv
 import inspect
+import os
+import pickle
 import re
 
 import lightning.pytorch as pl
@@ -12,8 +14,9 @@ from lightning.pytorch import callbacks as of_lightning
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.profilers import SimpleProfiler
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.utils.data import DataLoader
 from torchmetrics import MeanSquaredError
-from transformers import ProgressCallback
+from transformers import ProgressCallback, TrainerCallback
 
 import portico
 from models import Line, Points, PointStream, toy_trainer
@@ -392,3 +395,293 @@ def test_timer_ends_the_run(tmp_path):
     timer = of_lightning.Timer(duration={"seconds": 0})
     trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [timer]})
     assert trainer.train().global_step < 10
+
+
+# States of callbacks in checkpoints ----------------------------------------------------------------------------------
+
+
+def averaged(folder, callbacks=(), averages=True, every=3, **changes):
+    """Return a trainer that evaluates and saves every 3 steps, with averages of weights."""
+    callbacks = [*callbacks, *([of_lightning.EMAWeightAveraging(decay=0.5)] if averages else [])]
+    often = {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
+    return toy_trainer(folder, parts={"lightning_callbacks": callbacks}, **often, **changes)
+
+
+def test_what_is_measured_is_saved_restored_and_returned(tmp_path):
+    trainer = averaged(tmp_path)
+    trainer.train()
+    for step in (3, 6, 9):
+        other = toy_trainer(tmp_path / "other")
+        other._load_from_checkpoint(str(tmp_path / f"checkpoint-{step}"))
+        assert other.evaluate()["eval_loss"] == history(trainer, "eval_loss")[step]
+        resumed = averaged(tmp_path / f"resumed-{step}")
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+        assert torch.equal(resumed.model.linear.weight, trainer.model.linear.weight)
+        assert history(resumed, "loss") == history(trainer, "loss")
+        assert history(resumed, "eval_loss") == history(trainer, "eval_loss")
+    weight = trainer.model.linear.weight.clone()
+    assert trainer.evaluate()["eval_loss"] == trainer.predict(trainer.eval_dataset).metrics["test_loss"]
+    assert torch.equal(trainer.model.linear.weight, weight)
+
+
+def test_averages_of_the_best_checkpoint_are_returned(tmp_path):
+    trainer = averaged(tmp_path, load_best_model_at_end=True, learning_rate=2.0, num_train_epochs=3)
+    trainer.train()
+    assert trainer.state.best_global_step != 15
+    assert trainer.evaluate()["eval_loss"] == trainer.state.best_metric
+    assert trainer.predict(trainer.eval_dataset).metrics["test_loss"] == trainer.state.best_metric
+
+
+def test_run_that_is_over_returns_the_averages(tmp_path):
+    trainer = averaged(tmp_path, every=5)
+    trainer.train()
+    resumed = averaged(tmp_path, every=5)
+    resumed.train(resume_from_checkpoint=True)
+    assert torch.equal(resumed.model.linear.weight, trainer.model.linear.weight)
+
+
+class EvaluatesInside(TrainerCallback):
+    """Evaluates inside an evaluation, predicts, saves, and fails in an evaluation, all in the middle of a run."""
+
+    def __init__(self):
+        self.losses = []
+        self.is_inside = False
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        if not self.is_inside:
+            self.is_inside = True
+            self.losses.append(self.trainer.evaluate()["eval_loss"])
+            self.losses.append(self.trainer.predict(self.trainer.eval_dataset).metrics["test_loss"])
+            self.is_inside = False
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 7:
+            self.is_inside = True
+            self.at_7 = self.trainer.predict(self.trainer.eval_dataset).metrics["test_loss"]
+            assert self.trainer.evaluate()["eval_loss"] == self.at_7
+            self.trainer.save_model(f"{args.output_dir}/saved")
+            self.trainer.compute_metrics = lambda prediction: 1 / 0
+            with pytest.raises(ZeroDivisionError):
+                self.trainer.evaluate()
+            self.trainer.compute_metrics = None
+            self.is_inside = False
+
+
+def test_evaluations_inside_a_run_measure_the_averages(tmp_path):
+    plain = averaged(tmp_path / "plain")
+    plain.train()
+    inside = EvaluatesInside()
+    trainer = averaged(tmp_path)
+    inside.trainer = trainer
+    trainer.add_callback(inside)
+    trainer.train()
+    at_3 = history(plain, "eval_loss")[3]
+    assert inside.losses[:2] == [at_3, at_3]
+    saved = toy_trainer(tmp_path / "other")
+    saved._load_from_checkpoint(str(tmp_path / "saved"))
+    assert saved.evaluate()["eval_loss"] == inside.at_7
+    assert torch.equal(trainer.model.linear.weight, plain.model.linear.weight)
+
+
+def test_second_run_averages_again(tmp_path):
+    trainer = averaged(tmp_path)
+    trainer.train()
+    other = averaged(tmp_path / "other")
+    other.model.load_state_dict(trainer.model.state_dict())
+    other.optimizer = torch.optim.AdamW(other.model.parameters(), lr=0.1)
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=0.1)
+    trainer.train()
+    other.train()
+    assert torch.equal(trainer.model.linear.weight, other.model.linear.weight)
+
+
+class CountsSteps(of_lightning.Callback):
+    def __init__(self):
+        self.num_steps, self.loaded = 0, None
+
+    def on_train_batch_end(self, *args):
+        self.num_steps += 1
+
+    def state_dict(self):
+        return {"num_steps": self.num_steps}
+
+    def load_state_dict(self, state_dict):
+        self.num_steps = state_dict["num_steps"]
+
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        checkpoint["mine"] = torch.ones(2)
+
+    def on_load_checkpoint(self, trainer, pl_module, checkpoint):
+        self.loaded = checkpoint["mine"]
+
+
+class InterruptedAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+def stateful(folder):
+    return [
+        of_lightning.EarlyStopping("eval_loss", patience=3, min_delta=100.0),
+        of_lightning.ModelCheckpoint(folder / "best", monitor="eval_loss", save_top_k=1),
+        of_lightning.ModelCheckpoint(folder / "newest"),
+        of_lightning.Timer("00:00:10:00"),
+        CountsSteps(),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_states_of_lightnings_callbacks_are_restored(tmp_path):
+    changes = {"averages": False, "num_train_epochs": 8}
+    trainer = averaged(tmp_path / "whole", stateful(tmp_path / "whole"), **changes)
+    assert trainer.train().global_step == 12  # at the fourth evaluation without an improvement
+    trainer = averaged(tmp_path, stateful(tmp_path), **changes)
+    trainer.add_callback(InterruptedAt(6))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    resumed = averaged(tmp_path, callbacks := stateful(tmp_path), **changes)
+    assert resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6")).global_step == 12
+    assert callbacks[-1].num_steps == 12
+    assert torch.equal(callbacks[-1].loaded, torch.ones(2))
+    assert [len(list((tmp_path / name).glob("*.ckpt"))) for name in ("best", "newest")] == [1, 1]
+    peer = toy_trainer(tmp_path, transformers.Trainer, arguments_class=transformers.TrainingArguments)
+    assert peer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6")).global_step == 10
+
+
+def test_missing_states_are_announced(tmp_path, caplog):
+    averaged(tmp_path, averages=False).train()
+    resumed = averaged(tmp_path, [of_lightning.EarlyStopping("eval_loss"), CountsSteps()], averages=False)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert "has no state of EarlyStopping{'monitor': 'eval_loss', 'mode': 'min'}, " in caplog.text
+
+
+class HoldsObjects(of_lightning.Callback):
+    def state_dict(self):
+        return {"held": CountsSteps()}
+
+
+def test_states_hold_no_objects(tmp_path, caplog):
+    averaged(tmp_path, [HoldsObjects(), CountsSteps()], averages=False).train()
+    assert "The state of HoldsObjects is not in " in caplog.text
+    states = torch.load(tmp_path / "checkpoint-3" / "lightning_states.pt", weights_only=True)
+    assert states["CountsSteps"] == {"num_steps": 3}
+    assert "HoldsObjects" not in states
+
+
+@pytest.mark.parametrize("content", [b"", pickle.dumps({"CountsSteps": os.system}, 2), pickle.dumps([1], 2)])
+def test_damaged_states_are_refused(content, tmp_path):
+    averaged(tmp_path, [CountsSteps()], averages=False).train()
+    for name in ("portico_manifest.json", "lightning_states.pt"):
+        (tmp_path / "checkpoint-3" / name).unlink()
+    (tmp_path / "checkpoint-3" / "lightning_states.pt").write_bytes(content)
+    with pytest.raises(portico.InputError, match=r"lightning_states\.pt cannot be read"):
+        averaged(tmp_path, [CountsSteps()], averages=False).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-3")
+        )
+
+
+# What Lightning does with these arguments, or says -------------------------------------------------------------------
+
+
+class SeesBatches(of_lightning.Callback):
+    def __init__(self):
+        self.sums = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.sums.append(float(batch["x"].sum()))
+
+
+class ShuffledPoints(pl.LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(Points(), 2, shuffle=True)
+
+
+@pytest.mark.filterwarnings("ignore:You requested to overfit but enabled train")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings(r"ignore:Found \d+ module\(s\) in eval mode")
+def test_overfitting_repeats_the_batches_of_loaders_that_shuffle(tmp_path):
+    for data in (DataLoader(Points(), 2, shuffle=True), ShuffledPoints(), Points()):
+        sees = SeesBatches()
+        with_kwargs(tmp_path, {"train_dataset": data, "lightning_callbacks": [sees]}, overfit_batches=2).train()
+        assert sees.sums == sees.sums[:2] * 2
+    sees = SeesBatches()
+    trainer = toy_trainer(tmp_path)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "barebones": True}
+    runner = pl.Trainer(
+        max_epochs=2, accelerator="cpu", overfit_batches=2, callbacks=[sees], **{**quiet, "barebones": False}
+    )
+    runner.fit(trainer.module, DataLoader(Points(), 2, shuffle=True))
+    assert sees.sums == sees.sums[:2] * 2
+
+
+def test_time_limit_says_that_it_ends_the_run(tmp_path, caplog):
+    with caplog.at_level("INFO", "lightning.pytorch"):
+        with_kwargs(tmp_path, max_time={"seconds": 0}).train()
+    assert "Time limit reached" in caplog.text
+    assert "GPU available" not in caplog.text
+
+
+def test_files_are_named_after_the_epoch_of_lightning(tmp_path):
+    saves = of_lightning.ModelCheckpoint(tmp_path, save_top_k=-1, every_n_train_steps=5)
+    toy_trainer(tmp_path, parts={"lightning_callbacks": [saves]}).train()
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["epoch=0-step=5.ckpt", "epoch=1-step=10.ckpt"]
+
+
+def test_limit_of_training_batches_says_nothing_of_evaluations(tmp_path):
+    with pytest.raises(
+        portico.InputError, match=r"leaves none of 5 batches; set it to an int >= 1 or a larger part\.$"
+    ):
+        with_kwargs(tmp_path, limit_train_batches=0.01).train()
+
+
+class TwoLines(Line):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 3)
+
+    def forward(self, x, labels=None):
+        return super().forward(self.body(x), labels)
+
+
+class UnfreezesBody(of_lightning.BaseFinetuning):
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.model.body)
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.model.body, optimizer, lr=0.02)
+
+
+def finetuned(folder, **changes):
+    parts = {"model": TwoLines(), "lightning_callbacks": [UnfreezesBody()]}
+    options = {"num_train_epochs": 3, "save_strategy": "epoch", "lr_scheduler_type": "linear", **changes}
+    return toy_trainer(folder, parts=parts, **options)
+
+
+def test_parameters_added_by_a_callback_follow_the_schedule(tmp_path):
+    trainer = finetuned(tmp_path)
+    before = trainer.model.body.weight.detach().clone()
+    trainer.train()
+    assert not torch.equal(trainer.model.body.weight, before)
+    assert [group["initial_lr"] for group in trainer.optimizer.param_groups] == pytest.approx([0.1, 0.1, 0.03])
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == [0.0, 0.0, 0.0]
+    resumed = finetuned(tmp_path / "resumed")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
+    assert torch.equal(resumed.model.body.weight, trainer.model.body.weight)
+    assert history(resumed, "loss") == history(trainer, "loss")
+
+
+@pytest.mark.parametrize("kind", ["StepLR", "CosineAnnealingLR", "MultiplicativeLR", "ReduceLROnPlateau"])
+def test_parameters_added_by_a_callback_train_with_any_scheduler(kind, tmp_path):
+    model = TwoLines()
+    before = model.body.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.linear.parameters(), lr=0.01)
+    option = {"StepLR": 2, "CosineAnnealingLR": 20, "MultiplicativeLR": lambda step: 0.9, "ReduceLROnPlateau": "min"}
+    scheduler = getattr(torch.optim.lr_scheduler, kind)(optimizer, option[kind])
+    parts = {"model": model, "lightning_callbacks": [UnfreezesBody()], "optimizers": (optimizer, scheduler)}
+    toy_trainer(tmp_path, parts=parts, eval_strategy="epoch", metric_for_best_model="loss").train()
+    assert not torch.equal(model.body.weight, before)

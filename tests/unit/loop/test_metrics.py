@@ -9,6 +9,7 @@ from torch.utils.data import Dataset
 from torchmetrics import ConfusionMatrix, MeanMetric, MeanSquaredError, MetricCollection, SumMetric
 from torchmetrics.classification import (
     BinaryAccuracy,
+    BinaryAUROC,
     MulticlassAccuracy,
     MulticlassF1Score,
     MultilabelAccuracy,
@@ -421,3 +422,20 @@ def test_generated_tokens_are_no_scores(tmp_path):
     parts = {"model": tiny_t5(), "processing_class": tiny_tokenizer(), "train_dataset": Sequences()}
     with pytest.raises(InputError, match="`predict_with_generate=True` gives it generated tokens"):
         Seq2SeqTrainer(args=args, compute_metrics=MulticlassAccuracy(50, **TOKENS), **parts)
+
+
+class ScoresOfClasses(Line):
+    def forward(self, x, labels=None):
+        logits = torch.cat([super().forward(x)["logits"]] * 2, dim=1)
+        return {"loss": logits.sum(), "logits": logits}
+
+
+@pytest.mark.parametrize("metric", [BinaryAUROC(), BinaryAccuracy(), MeanSquaredError()])
+def test_score_for_each_class_is_refused_in_the_first_batch(metric, tmp_path):
+    rows = [{"x": point["x"], "labels": index % 2} for index, point in enumerate(Points(6))]
+    parts = {"model": ScoresOfClasses(), "eval_dataset": rows, "compute_metrics": metric}
+    match = f"holds {type(metric).__name__}, which takes one score .* returns 2; .*`logits.softmax"
+    with pytest.raises(InputError, match=match):
+        toy_trainer(tmp_path, parts=parts).evaluate()
+    parts["preprocess_logits_for_metrics"] = lambda logits, labels: logits.softmax(-1)[:, 1]
+    assert type(metric).__name__ in "".join(toy_trainer(tmp_path, parts=parts).evaluate())

@@ -8,7 +8,7 @@ import transformers
 from torch import nn
 
 import portico
-from models import Line, toy_arguments, toy_trainer
+from models import Line, tiny_bert, toy_arguments, toy_trainer
 from portico.loop.optim import (
     build_optimizer,
     decay_parameter_names,
@@ -206,3 +206,21 @@ def test_optimizer_is_found_after_the_trainer_was_put_in_the_place_of_another(tm
     # By name: the module may have been executed a second time since it was imported here.
     monkeypatch.setattr("transformers.Trainer", portico.Trainer)
     assert portico.Trainer.get_optimizer_cls_and_kwargs(toy_arguments(tmp_path)) == expected
+
+
+def test_states_of_resized_parameters_start_afresh(tmp_path, caplog):
+    model = tiny_bert()
+    rows = [{"input_ids": torch.arange(1, 7), "labels": index % 2} for index in range(4)]
+    trainer = toy_trainer(tmp_path, parts={"model": model, "train_dataset": rows}, max_steps=2)
+    trainer.train()
+    kept = trainer.optimizer.state[model.classifier.weight]["exp_avg"]
+    model.resize_token_embeddings(model.config.vocab_size + 10, mean_resizing=False)
+    trainer.train()
+    embeddings = model.get_input_embeddings().weight
+    assert trainer.optimizer.state[embeddings]["exp_avg"].shape == embeddings.shape
+    assert trainer.optimizer.state[embeddings]["step"] == 2
+    assert trainer.optimizer.state[model.classifier.weight]["exp_avg"] is kept
+    assert "bert.embeddings.word_embeddings.weight changed in shape since the last training" in caplog.text
+    caplog.clear()
+    trainer.train()
+    assert "changed in shape" not in caplog.text

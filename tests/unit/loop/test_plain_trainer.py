@@ -6,14 +6,16 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch import callbacks as of_lightning
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader
 from torchmetrics.classification import MulticlassAccuracy
 from transformers import TrainerCallback
 
 import portico
-from models import Line, ToyDataset, ToyStream, tiny_bert, toy_trainer
+from models import Line, Points, ToyDataset, ToyStream, tiny_bert, toy_trainer
 from portico import TrainerModule
 
 pytestmark = [
@@ -148,7 +150,7 @@ def test_fit_without_evaluation_data(tmp_path):
     [
         ({"accumulate_grad_batches": 4}, r"accumulate_grad_batches=4\)` cannot .*`gradient_accumulation_steps=1`"),
         ({"gradient_clip_val": 0.5}, r"gradient_clip_val=0.5\)` cannot .*`max_grad_norm=1.0`; leave"),
-        ({"reload_dataloaders_every_n_epochs": 1}, "leave `reload_dataloaders_every_n_epochs` out"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "leave it out, and define `set_epoch`"),
     ],
 )
 def test_setting_that_contradicts_the_arguments_is_refused(options, match, tmp_path):
@@ -310,6 +312,20 @@ def test_evaluation_in_a_callback_of_a_plain_run(tmp_path):
     assert [entry["step"] for entry in history(trainer, "step", "mine_loss")] == [2]
 
 
+class Exhausted(Line):
+    def forward(self, x, labels=None):
+        raise StopIteration
+
+
+def test_only_the_data_end_a_loop(tmp_path):
+    trainer, plain = toy_trainer(tmp_path, parts={"model": Exhausted()}), lightning_trainer(max_epochs=1)
+    with pytest.raises(RuntimeError, match="StopIteration was raised in a step, a hook or a callback"):
+        plain.fit(trainer.module, trainer.datamodule)
+    with pytest.raises(RuntimeError, match="StopIteration was raised in a step, a hook or a callback"):
+        plain.predict(trainer.module, trainer.datamodule)
+    assert "advance" not in vars(plain.fit_loop)
+
+
 def test_failed_run_can_be_repeated(tmp_path):
     class Fails(TrainerCallback):
         event = "on_step_end"
@@ -440,3 +456,166 @@ def test_data_without_a_run_is_refused(tmp_path):
         portico.InputError, match=r"call `lightning.Trainer.fit\(trainer.module, trainer.datamodule\)`"
     ):
         toy_trainer(tmp_path).datamodule.train_dataloader()
+
+
+# Every callback of Lightning -----------------------------------------------------------------------------------------
+
+
+class TwoLines(Line):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 3)
+
+    def forward(self, x, labels=None):
+        return super().forward(self.body(x), labels)
+
+
+class Plain(pl.LightningModule):
+    """What ``trainer.module`` computes, without portico."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = TwoLines()
+
+    def training_step(self, batch, batch_idx):
+        return self.model(**batch)["loss"]
+
+    def validation_step(self, batch, batch_idx):
+        self.log("eval_loss", self.model(**batch)["loss"])
+
+    def test_step(self, batch, batch_idx):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([one for one in self.parameters() if one.requires_grad], lr=0.05)
+
+
+class Later(of_lightning.BaseFinetuning):
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.model.body)
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.model.body, optimizer, lr=0.02)
+
+
+class KeepsPredictions(of_lightning.BasePredictionWriter):
+    def write_on_batch_end(self, *args):
+        pass
+
+
+WITH_MODULE = {
+    "BaseFinetuning": lambda folder: Later(),
+    "BasePredictionWriter": lambda folder: KeepsPredictions("batch"),
+    "Callback": lambda folder: of_lightning.Callback(),
+    "Checkpoint": lambda folder: of_lightning.Checkpoint(),
+    "DeviceStatsMonitor": lambda folder: of_lightning.DeviceStatsMonitor(cpu_stats=True),
+    "EMAWeightAveraging": lambda folder: of_lightning.EMAWeightAveraging(decay=0.5),
+    "EarlyStopping": lambda folder: of_lightning.EarlyStopping("eval_loss", min_delta=100.0, patience=1),
+    "LambdaCallback": lambda folder: of_lightning.LambdaCallback(on_train_start=lambda *args: None),
+    "LearningRateMonitor": lambda folder: of_lightning.LearningRateMonitor(),
+    "ModelCheckpoint": lambda folder: ModelCheckpoint(folder, monitor="eval_loss"),
+    "ModelPruning": lambda folder: of_lightning.ModelPruning(
+        "l1_unstructured", amount=0.4, use_global_unstructured=True
+    ),
+    "ModelSummary": lambda folder: of_lightning.ModelSummary(),
+    "OnExceptionCheckpoint": lambda folder: of_lightning.OnExceptionCheckpoint(folder),
+    "ProgressBar": lambda folder: of_lightning.ProgressBar(),
+    "RichModelSummary": lambda folder: of_lightning.RichModelSummary(),
+    "RichProgressBar": lambda folder: of_lightning.RichProgressBar(),
+    "SpikeDetection": lambda folder: of_lightning.SpikeDetection(exclude_batches_path=folder),
+    "StochasticWeightAveraging": lambda folder: of_lightning.StochasticWeightAveraging(
+        1e-3, swa_epoch_start=1, annealing_epochs=2
+    ),
+    "TQDMProgressBar": lambda folder: of_lightning.TQDMProgressBar(),
+    "ThroughputMonitor": lambda folder: of_lightning.ThroughputMonitor(lambda batch: len(batch["x"]), window_size=2),
+    "Timer": lambda folder: of_lightning.Timer("00:00:10:00"),
+    "WeightAveraging": lambda folder: of_lightning.WeightAveraging(),
+}
+REFUSED = {
+    "BackboneFinetuning": lambda: of_lightning.BackboneFinetuning(),
+    "BatchSizeFinder": lambda: of_lightning.BatchSizeFinder(),
+    "GradientAccumulationScheduler": lambda: of_lightning.GradientAccumulationScheduler({1: 2}),
+    "LearningRateFinder": lambda: of_lightning.LearningRateFinder(),
+}
+
+
+def plain_arguments():
+    """Return arguments under which ``trainer.module`` trains as ``Plain`` does."""
+    return {"optim": "sgd", "learning_rate": 0.05, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+
+
+def fitted(module, callback, folder, *data):
+    logger = CSVLogger(folder, name="", version="")
+    options = {"logger": logger, "num_sanity_val_steps": 0, "log_every_n_steps": 2, "enable_checkpointing": True}
+    options["enable_progress_bar"] = isinstance(callback, of_lightning.ProgressBar)
+    plain = lightning_trainer(max_epochs=4, callbacks=[callback], **options)
+    plain.fit(module, *data)
+    logged = Path(folder, "metrics.csv")
+    names = set(logged.read_text().splitlines()[0].split(",")) if logged.is_file() else set()
+    files = sorted(path.name for path in folder.glob("*.ckpt"))
+    return plain, {name: value.tolist() for name, value in module.model.state_dict().items()}, names, files
+
+
+def test_every_callback_of_lightning_is_in_one_of_the_tables():
+    assert sorted(of_lightning.__all__) == sorted([*WITH_MODULE, *REFUSED])
+    guide = (Path(__file__).parents[3] / "docs/guides/from_lightning.md").read_text()
+    assert {name for name in of_lightning.__all__ if f"| `{name}`" not in guide} == set()
+
+
+@pytest.mark.filterwarnings("ignore:SWA is currently only supported every epoch")
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
+@pytest.mark.filterwarnings(r"ignore:`.fit\(ckpt_path=None\)` was called without a model")
+@pytest.mark.filterwarnings('ignore:.fit\\(ckpt_path="last"\\) is set')
+@pytest.mark.filterwarnings("ignore:When using the `ThroughputMonitor`")
+@pytest.mark.parametrize("name", sorted(WITH_MODULE))
+def test_callback_works_with_the_module_as_with_a_plain_one(name, tmp_path):
+    train, dev = DataLoader(Points(), 2), DataLoader(Points(6, seed=1), 2)
+    folders = tmp_path / "plain", tmp_path / "module"
+    expected = fitted(Plain(), WITH_MODULE[name](folders[0]), folders[0], train, dev)
+    parts = {"model": TwoLines(), "train_dataset": train, "eval_dataset": dev}
+    trainer = toy_trainer(tmp_path, parts=parts, logging_strategy="no", **plain_arguments())
+    runner, weights, logged, files = fitted(
+        trainer.module, WITH_MODULE[name](folders[1]), folders[1], trainer.datamodule
+    )
+    assert weights == expected[1]
+    assert files == expected[3]
+    # Names of groups differ in a `LearningRateMonitor`: there are two, with and without weight decay.
+    assert {one.split("/")[0] for one in expected[2]} <= {one.split("/")[0] for one in logged}
+    assert runner.global_step == expected[0].global_step
+    assert runner.current_epoch == expected[0].current_epoch
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_callback_that_would_do_something_else_is_refused(name, tmp_path):
+    trainer, runner = toy_trainer(tmp_path), lightning_trainer(max_epochs=1, callbacks=[REFUSED[name]()])
+    match = f"`lightning.Trainer` has a {name}, which cannot be used with `trainer.module`; leave it out: "
+    with pytest.raises(portico.InputError, match=match):
+        runner.fit(trainer.module, trainer.datamodule)
+
+
+def test_tuner_is_refused(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    with pytest.raises(portico.InputError, match=r"give `portico.callbacks.LearningRateFinder` to the trainer"):
+        Tuner(lightning_trainer(max_epochs=1)).lr_find(trainer.module, trainer.datamodule)
+
+
+def test_averages_of_batch_normalization_are_refused(tmp_path):
+    class Normed(Line):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(3)
+
+    trainer = toy_trainer(tmp_path, parts={"model": Normed()})
+    runner = lightning_trainer(max_epochs=2, callbacks=[of_lightning.StochasticWeightAveraging(0.1)])
+    with pytest.raises(portico.InputError, match="for batch normalization it adds an epoch"):
+        runner.fit(trainer.module, trainer.datamodule)
+
+
+def test_files_are_named_after_the_epoch_of_lightning(tmp_path):
+    trainer = toy_trainer(tmp_path, logging_steps=2)
+    saves = ModelCheckpoint(tmp_path, save_top_k=-1, every_n_train_steps=5)
+    lightning_trainer(max_epochs=2, callbacks=[saves], enable_checkpointing=True).fit(
+        trainer.module, trainer.datamodule
+    )
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["epoch=0-step=5.ckpt", "epoch=1-step=10.ckpt"]

@@ -5,11 +5,15 @@ import signal
 
 import pytest
 import torch
-from transformers import TrainerCallback
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.exceptions import _TunerExitException
+from torch.utils.data import DataLoader
+from transformers import TrainerCallback, default_data_collator
 
 import portico
 from forked import run_in_processes
-from models import Line, Points, toy_trainer
+from models import Line, Points, PointStream, toy_trainer
+from portico.loop import lean
 
 SAVING = {"save_strategy": "steps", "save_steps": 2}
 
@@ -38,6 +42,164 @@ def test_callback_error_is_not_wrapped(event, error, tmp_path):
     if isinstance(error, UserError):
         assert caught.value is error
     assert not trainer.is_in_train
+
+
+# ---- Exceptions by which loops are steered ----
+
+# Exceptions by which Lightning, Python's loops and generators end without an error.
+STEERING = [StopIteration, StopAsyncIteration, GeneratorExit, _TunerExitException]
+
+
+class Breaks:
+    """Code of the user that raises ``error`` when it is called for the third time."""
+
+    def __init__(self, error):
+        self.error, self.num_calls = error, 0
+
+    def __call__(self, *args, **kwargs):
+        self.num_calls += 1
+        if self.num_calls == 3:
+            raise self.error
+
+
+class BreakingLine(Line):
+    def __init__(self, breaks, *, in_training):
+        super().__init__()
+        self.breaks, self.in_training = breaks, in_training
+
+    def forward(self, x, labels=None):
+        if self.training is self.in_training:
+            self.breaks()
+        return super().forward(x, labels)
+
+
+def breaking_callback(event, breaks):
+    return type("Breaking", (TrainerCallback,), {event: breaks.__call__})()
+
+
+def breaking_parts(place, breaks):
+    """Return the parts of a trainer that call ``breaks`` in ``place``."""
+
+    def compute_loss(outputs, labels, num_items_in_batch=None):
+        breaks()
+        return torch.nn.functional.mse_loss(outputs["logits"], labels)
+
+    def compute_metrics(prediction):
+        breaks()
+        return {}
+
+    if place == "model":
+        return {"model": BreakingLine(breaks, in_training=True)}
+    if place == "evaluated model":
+        return {"model": BreakingLine(breaks, in_training=False)}
+    if place == "loss":
+        return {"compute_loss_func": compute_loss}
+    if place == "metrics":
+        return {"compute_metrics": compute_metrics}
+    if place == "lightning":
+        return {"lightning_callbacks": [type("Breaking", (Callback,), {"on_train_batch_end": breaks.__call__})()]}
+    return {"callbacks": [breaking_callback(place, breaks)]}
+
+
+EVENTS = [
+    "on_epoch_begin",
+    "on_step_begin",
+    "on_pre_optimizer_step",
+    "on_optimizer_step",
+    "on_step_end",
+    "on_log",
+    "on_prediction_step",
+    "on_evaluate",
+    "on_epoch_end",
+]
+
+
+@pytest.mark.parametrize("place", ["model", "evaluated model", "loss", "metrics", "lightning", *EVENTS])
+def test_only_the_data_end_a_loop(place, tmp_path):
+    for error in STEERING if place in ("model", "on_epoch_begin") else [StopIteration]:
+        breaks = Breaks(error)
+        trainer = toy_trainer(tmp_path, parts=breaking_parts(place, breaks), num_train_epochs=3, eval_strategy="epoch")
+        with pytest.raises(error):
+            trainer.train()
+        assert breaks.num_calls == 3
+        assert not trainer.is_in_train
+
+
+@pytest.mark.parametrize("place", ["evaluated model", "on_prediction_step"])
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_only_the_data_end_an_evaluation(method, place, tmp_path):
+    for error in STEERING:
+        trainer = toy_trainer(tmp_path, parts=breaking_parts(place, Breaks(error)))
+        with pytest.raises(error):
+            getattr(trainer, method)(Points(8))
+
+
+@pytest.mark.parametrize("place", ["collator", "dataset", "own loader"])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_only_the_sampler_ends_the_data(place, num_workers, tmp_path):
+    breaks = Breaks(StopIteration)
+
+    def collate(examples):
+        breaks()
+        return default_data_collator(examples)
+
+    class BreakingPoints(Points):
+        def __getitem__(self, index):
+            breaks()
+            return super().__getitem__(index)
+
+    class OwnLoader(portico.Trainer):
+        def get_train_dataloader(self):
+            return DataLoader(Points(), 2, collate_fn=collate, num_workers=num_workers)
+
+    parts = {"collator": {"data_collator": collate}, "dataset": {"train_dataset": BreakingPoints()}}.get(place, {})
+    kind = OwnLoader if place == "own loader" else None
+    trainer = toy_trainer(tmp_path, kind, parts, dataloader_num_workers=num_workers)
+    with pytest.raises(RuntimeError, match="The dataset or the data collator raised StopIteration"):
+        trainer.train()
+
+
+def test_stream_and_limited_batches_still_end(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": PointStream()}, max_steps=7)
+    assert trainer.train().global_step == 7
+    trainer = toy_trainer(tmp_path, parts={"lightning_kwargs": {"limit_train_batches": 3}})
+    assert trainer.train().global_step == 6
+
+
+def test_exit_of_the_tuner_before_the_first_step_is_no_result(tmp_path):
+    class Exits(Callback):
+        def on_fit_start(self, trainer, pl_module):
+            raise _TunerExitException
+
+    trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [Exits()]})
+    with pytest.raises(RuntimeError, match="ended before its first step"):
+        trainer.train()
+
+
+def test_only_the_data_end_a_loop_of_lightning(tmp_path, monkeypatch):
+    monkeypatch.setattr(lean, "USES_SHORTCUTS", False)
+    test_only_the_data_end_a_loop("model", tmp_path)
+    test_only_the_data_end_a_loop("on_epoch_begin", tmp_path)
+    test_only_the_data_end_an_evaluation("predict", "evaluated model", tmp_path)
+    test_stream_and_limited_batches_still_end(tmp_path)
+
+
+def break_in_the_second_process(folder):
+    class Break(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if args.process_index == 1 or state.global_step == 2:
+                raise StopIteration
+
+    with pytest.raises(StopIteration):
+        toy_trainer(folder, parts={"callbacks": [Break()]}).train()
+    (folder / f"ended-{os.environ['RANK']}").touch()
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_only_the_data_end_a_loop_of_several_processes(tmp_path):
+    run_in_processes(2, break_in_the_second_process, tmp_path)
+    assert (tmp_path / "ended-1").exists()
 
 
 def test_system_exit_of_user_code_is_kept(tmp_path):
