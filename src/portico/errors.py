@@ -42,6 +42,10 @@ class InputFileNotFoundError(InputError, FileNotFoundError):
     """An :class:`InputError` where ``transformers`` raises ``FileNotFoundError``; scripts may catch either."""
 
 
+class InputPermissionError(InputError, PermissionError):
+    """An :class:`InputError` where ``transformers`` raises ``PermissionError``; scripts may catch either."""
+
+
 class InputStopIteration(InputError, StopIteration):
     """An :class:`InputError` where PrimeQA raises ``StopIteration``; scripts may catch either."""
 

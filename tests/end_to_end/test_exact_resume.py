@@ -47,7 +47,13 @@ RUNS = {
     "packing": mrc("preprocess.packing=true"),
     "data_seed": mrc("args.data_seed=3"),
     "max_steps": mrc("args.max_steps=8"),
-    "mrc_multi_source": ("experiment=mrc_multi_source", *(f"model.{size}" for size in BERT), "preprocess.vocab_size=300", "data.sources=[{num_train: 16, num_validation: 8, seed: 0}, {num_train: 12, num_validation: 8, seed: 1}]", *EVALUATING),
+    "mrc_multi_source": (
+        "experiment=mrc_multi_source",
+        *(f"model.{size}" for size in BERT),
+        "preprocess.vocab_size=300",
+        "data.sources=[{num_train: 16, num_validation: 8, seed: 0}, {num_train: 12, num_validation: 8, seed: 1}]",
+        *EVALUATING,
+    ),
     "mrc_seq2seq": mrc(experiment="mrc_seq2seq", shape=T5),
     "mrc_fid": mrc(experiment="mrc_fid", shape=T5),
     "text_classification": task("text_classification"),
@@ -63,10 +69,11 @@ RUNS = {
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_resumed_after_any_step_ends_with_the_same_weights(kind, command_line, tmp_path, monkeypatch):
     import time
+
     monkeypatch.chdir(tmp_path)
-    t=time.time()
+    t = time.time()
     assert command_line(*RUNS[kind], *SMALL, "paths.output_dir=whole") == 0
-    print("whole", time.time()-t)
+    print("whole", time.time() - t)
     whole = Path("whole")
     expected = load_file(whole / "model.safetensors")
     steps = steps_of_checkpoints(whole)
@@ -88,5 +95,5 @@ def test_a_run_resumed_after_any_step_ends_with_the_same_weights(kind, command_l
         if d or d2:
             differ[step] = (d, d2)
         assert max(steps_of_checkpoints(folder).values()) == last, step
-    print(kind, len(steps), differ, time.time()-t)
+    print(kind, len(steps), differ, time.time() - t)
     assert not differ
