@@ -1,7 +1,6 @@
 """The Hugging Face hub: pretrained models; repository, model card and uploads of a run."""
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from http import HTTPStatus
@@ -18,6 +17,7 @@ from portico.checkpoint.manifest import refuse_oversized_model
 from portico.checkpoint.writer import save_arguments
 from portico.compat import transformers as hf_compat
 from portico.errors import InputError, InputRuntimeError, loading_pretrained, reason_of
+from portico.trust.disk import copy_file, staged_folder, write_text
 from portico.trust.names import refuse_download
 
 if TYPE_CHECKING:
@@ -84,10 +84,11 @@ def write_model_card(summary: hf_compat.TrainingSummary, folder: str, model: "nn
     """Write the model card of a run into ``folder``; PEFT then updates the card of a PEFT model."""
     file = Path(folder) / "README.md"
     is_of_peft = file.is_file() and ModelCard.load(file).data.get("library_name") == "peft"
-    file.write_text(summary.to_model_card(), encoding="utf-8")
+    write_text(file, summary.to_model_card())
     if is_of_peft:
         adapted: Any = model
-        adapted.create_or_update_model_card(folder)
+        with staged_folder(file.parent, keeping=[file.name]) as staging:
+            adapted.create_or_update_model_card(str(staging))
 
 
 def card_of_model(card: Mapping[str, Any], args: "TrainingArguments", model: "nn.Module") -> dict[str, Any]:
@@ -200,9 +201,10 @@ def _gather_run_folder(
     folder = Path(args.output_dir)
     for name in _model_files(checkpoint):
         if (checkpoint / name).is_file():
-            shutil.copy(checkpoint / name, folder / name)
+            copy_file(checkpoint / name, folder / name)
     if processing_class is not None:
-        processing_class.save_pretrained(str(folder))
+        with staged_folder(folder) as staging:
+            processing_class.save_pretrained(str(staging))
     save_arguments(as_transformers_arguments(args), str(folder))
 
 

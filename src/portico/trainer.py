@@ -41,7 +41,6 @@ from portico.arguments import TrainingArguments, as_transformers_arguments, metr
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.engine_files import gathered_weights, lacks_weights, load_engine, save_engine
-from portico.checkpoint.files import write_whole
 from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run, launches_workers, overfits, publish_metrics
@@ -81,6 +80,8 @@ from portico.loop.run import (
     log_overridden_arguments,
     log_training_start,
 )
+from portico.trust.disk import replaced, staged_folder, write_text
+from portico.trust.files import save_tensors
 from portico.trust.names import data_only, made_part
 from portico.validation import (
     Parts,
@@ -1492,7 +1493,7 @@ class Trainer:
                 self.module.run.save_position(str(folder))
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(folder / STATE_FILE))
+            self._write_state(folder)
 
     def _finish_checkpoint(self) -> None:
         """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
@@ -1554,7 +1555,7 @@ class Trainer:
     def _save_scaler(self, output_dir: str) -> None:
         scaler = self.accelerator.scaler
         if scaler is not None and self.args.should_save:
-            torch.save(scaler.state_dict(), Path(output_dir) / writer.SCALER_FILE)
+            save_tensors(scaler.state_dict(), Path(output_dir) / writer.SCALER_FILE)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
         """Delete the oldest checkpoints by step; ``use_mtime`` has no effect, and is what overrides receive."""
@@ -1668,7 +1669,8 @@ class Trainer:
             logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
         processor: Any = tokenizer if self.processing_class is None else self.processing_class
         if processor is not None:
-            processor.save_pretrained(folder)
+            with staged_folder(folder) as staging:
+                processor.save_pretrained(staging)
         writer.save_arguments(as_transformers_arguments(self.args), str(folder))
 
     # ---- Logging & Metrics ----
@@ -1714,9 +1716,8 @@ class Trainer:
             return
         metrics = plain_values(metrics)
         folder = Path(self.args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         written, everything = folder / f"{split}_results.json", folder / "all_results.json"
-        write_whole(written, json.dumps(metrics, indent=4, sort_keys=True))
+        write_text(written, json.dumps(metrics, indent=4, sort_keys=True))
         if combined:
             try:
                 known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
@@ -1725,14 +1726,16 @@ class Trainer:
                     f"{everything} is not JSON ({error}), so the metrics are in {written.name} only; delete or repair "
                     "it, or set `combined=False`."
                 ) from error
-            write_whole(everything, json.dumps({**known, **metrics}, indent=4, sort_keys=True))
+            write_text(everything, json.dumps({**known, **metrics}, indent=4, sort_keys=True))
 
     def save_state(self) -> None:
         """Write the trainer state to ``trainer_state.json`` in the output folder, from one process."""
         if self.is_world_process_zero():
-            folder = Path(self.args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            self.state.save_to_json(str(folder / "trainer_state.json"))
+            self._write_state(Path(self.args.output_dir))
+
+    def _write_state(self, folder: Path) -> None:
+        with replaced(folder / STATE_FILE) as staging:
+            self.state.save_to_json(str(staging))
 
     def store_flos(self) -> None:
         """Add the operations counted by all processes since the last call to the state."""
@@ -1934,7 +1937,7 @@ class Trainer:
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(checkpoint / STATE_FILE))
+            self._write_state(checkpoint)
             writer.save_optimizer_and_scheduler(self.checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----

@@ -19,7 +19,6 @@ from safetensors import SafetensorError, safe_open
 from transformers import WEIGHTS_NAME
 from xxhash import xxh3_64
 
-from portico.checkpoint.files import read_bytes, read_text, refuse_huge
 from portico.compat.transformers import (
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,
@@ -36,6 +35,7 @@ from portico.errors import (
     printable,
     reason_of,
 )
+from portico.trust.disk import open_new, read_bytes, read_text, refuse_huge, replaced
 from portico.trust.files import UnpicklingError, refuse_oversized
 
 MANIFEST_FILE = "portico_manifest.json"
@@ -73,7 +73,7 @@ def write_manifest(folder: Path) -> None:
     """List the files below ``folder`` in its manifest, which is on the disk when this returns."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
     files = {path.relative_to(folder).as_posix(): Listed.of(path).as_list() for path in paths}
-    with (folder / MANIFEST_FILE).open("w", encoding="utf-8") as file:
+    with replaced(folder / MANIFEST_FILE) as staging, open_new(staging) as file:
         json.dump(files, file, indent=1)
         file.flush()
         os.fsync(file.fileno())

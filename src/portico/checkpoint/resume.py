@@ -21,7 +21,6 @@ from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
 from portico.checkpoint.engine_files import load_engine
-from portico.checkpoint.files import read_text, refuse_huge
 from portico.checkpoint.manifest import (
     EPOCH_START_FILE,
     MANIFEST_FILE,
@@ -46,7 +45,8 @@ from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard, Generator, generators_of
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError, printable
-from portico.trust.files import UnpicklingError, load_tensors
+from portico.trust.disk import read_text, refuse_huge, write_text
+from portico.trust.files import UnpicklingError, load_tensors, save_tensors
 
 _MAX_COUNT = 1 << 63
 
@@ -303,7 +303,7 @@ def load_scaler(scaler: "torch.amp.GradScaler | None", folder: Path) -> None:
 
 def save_position(folder: str, position: tuple[int, int]) -> None:
     """Write the current epoch, and how many of its examples all processes have seen; transformers counts batches."""
-    (Path(folder) / POSITION_FILE).write_text(json.dumps(position), encoding="utf-8")
+    write_text(Path(folder) / POSITION_FILE, json.dumps(position))
 
 
 def saved_position(folder: str) -> tuple[tuple[int, int] | None, int]:
@@ -319,8 +319,7 @@ def saved_position(folder: str) -> tuple[tuple[int, int] | None, int]:
 
 def save_rng_state(folder: str, args: HFTrainingArguments) -> None:
     """Write the states of Python's, numpy's and torch's generators of this process into ``folder``."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    torch.save(present_rng_states(args), _rng_file(folder, args))
+    save_tensors(present_rng_states(args), _rng_file(folder, args))
 
 
 def present_rng_states(args: HFTrainingArguments) -> dict[str, Any]:
@@ -388,7 +387,7 @@ class EpochStart:
         """Write it into ``folder``, with the present states of the generators of ``loader``."""
         present = [_state_of(generator) for generator in generators_of(loader)]
         content = {"rng_states": self.rng_states, "generators": self.generators, "present": present}
-        torch.save(content, Path(folder) / EPOCH_START_FILE)
+        save_tensors(content, Path(folder) / EPOCH_START_FILE)
 
 
 def restore_order(folder: str, loader: Any, args: HFTrainingArguments, *, is_inside_epoch: bool) -> bool:
@@ -428,7 +427,7 @@ def save_stream_position(folder: str, loader: object, num_batches: int) -> None:
     if not isinstance(loader, DataLoaderShard) or (position := loader.position_after(num_batches)) is None:
         return
     file = _position_file(folder, loader)
-    torch.save(position, file)
+    save_tensors(position, file)
     try:
         load_tensors(file)
     except UnpicklingError:

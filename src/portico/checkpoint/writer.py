@@ -32,6 +32,8 @@ from portico.compat.transformers import (
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, reason_of
+from portico.trust.disk import move_files
+from portico.trust.files import save_tensors
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -148,13 +150,13 @@ def save_optimizer_and_scheduler(parts: CheckpointParts, folder: Path) -> None:
         background.run(lambda group: save_optimizer_shards(shards, folder, group))
     elif parts.args.should_save:
         state = background.copied(parts.optimizer.state_dict())
-        background.run(lambda group: torch.save(state, folder / OPTIMIZER_FILE))
+        background.run(lambda group: save_tensors(state, folder / OPTIMIZER_FILE))
     if not parts.args.should_save or parts.engine_has_scheduler:
         return
     with warnings.catch_warnings():
         # Schedules warn that the optimizer must be saved too; it was, just above.
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-        torch.save(parts.lr_scheduler.state_dict(), folder / SCHEDULER_FILE)
+        save_tensors(parts.lr_scheduler.state_dict(), folder / SCHEDULER_FILE)
 
 
 def destination(folder: str) -> str:
@@ -177,7 +179,7 @@ def save_arguments(args: HFTrainingArguments, folder: str) -> None:
     found = getattr(module, kind.__name__)
     setattr(module, kind.__name__, kind)
     try:
-        torch.save(args, Path(folder) / ARGUMENTS_FILE)
+        save_tensors(args, Path(folder) / ARGUMENTS_FILE)
     finally:
         setattr(module, kind.__name__, found)
 
@@ -315,7 +317,7 @@ def _complete(staging: Path, final: Path) -> None:
     staging.rename(final)
     _remove(replaced)
     # A user's `_save` may have written next to the checkpoint.
-    shutil.copytree(partial, final.parent, dirs_exist_ok=True)
+    move_files(partial, final.parent)
     shutil.rmtree(partial)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from portico.checkpoint.files import read_text, write_whole
 from portico.errors import InputError
+from portico.trust.disk import read_text, write_text
 from portico.trust.names import TARGET
 
 CONFIG_FILE = "config.yaml"
@@ -97,7 +97,7 @@ def recorded_config(folder: Path, text: str) -> Iterator[None]:
     The file alone would make the folder count as taken, but the corrected command should run in the same one.
     """
     path = folder / CONFIG_FILE
-    write_whole(path, text)
+    write_text(path, text)
     try:
         yield
     except (InputError, KeyboardInterrupt):

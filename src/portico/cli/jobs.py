@@ -20,10 +20,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from portico.checkpoint.files import read_text, write_whole
 from portico.cli.folders import recorded_settings
 from portico.data.defects import shorten
 from portico.errors import InputError, printable
+from portico.trust.disk import read_text, write_text
 from portico.trust.names import TARGET
 
 JOB_FILE = "job.json"
@@ -131,7 +131,7 @@ class SweepJob:
             return
         content = {name: value for name, value in asdict(self).items() if name != "folder"}
         # Other processes read the file while it changes.
-        write_whole(self.folder / JOB_FILE, json.dumps(content, indent=1, default=str))
+        write_text(self.folder / JOB_FILE, json.dumps(content, indent=1, default=str))
 
     def continued(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the settings that resume this job from its folder; None if the folder has nothing of this job."""

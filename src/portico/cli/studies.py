@@ -17,7 +17,6 @@ from omegaconf import DictConfig
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from typing_extensions import override
 
-from portico.checkpoint.files import read_bytes
 from portico.cli.jobs import (
     JOB_FILE,
     SWEEP_CONFIG,
@@ -29,6 +28,7 @@ from portico.cli.jobs import (
 )
 from portico.compat.transformers import HFTrainingArguments
 from portico.errors import InputError, MissingPackageError, printable
+from portico.trust.disk import read_bytes
 from portico.trust.names import TARGET, built, data_only, from_folder, import_target, refuse_in_folder
 
 if TYPE_CHECKING:

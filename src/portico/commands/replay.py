@@ -15,8 +15,9 @@ from portico.commands.script import Script, add_module_option, pass_on
 from portico.errors import InputError, command
 from portico.imports import when_imported
 from portico.observers import RunOptions, observe
-from portico.report.page import check_writable, write_text
+from portico.report.page import check_writable
 from portico.report.terminal import plain_console
+from portico.trust.disk import write_text
 
 if TYPE_CHECKING:
     from portico.commands.replayed_step import OpenStep, Replay

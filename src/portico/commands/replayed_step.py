@@ -20,7 +20,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import override
 
 from portico.callbacks import LossSpike, find_spike
-from portico.checkpoint.files import read_text, write_whole
 from portico.checkpoint.manifest import Examination, examine, reading
 from portico.commands.recording import norm_of
 from portico.errors import InputError
@@ -28,6 +27,7 @@ from portico.loop.model_setup import loss_shifts_labels
 from portico.loop.outputs import count_labels
 from portico.observers import ObservedTrainer, Observer
 from portico.report.page import Section, html_table, render_page
+from portico.trust.disk import read_text, write_text
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -375,7 +375,7 @@ class Replay(Observer, TrainerCallback):
         self.step.examples.sort(key=lambda one: (math.isfinite(one.loss) or not one.num_labels, -one.share))
         self.is_finished = True
         if self.step.is_first_process:  # for the command, if the script has started this process
-            write_whole(self._folder / STEP_FILE, json.dumps(asdict(self.step)))
+            write_text(self._folder / STEP_FILE, json.dumps(asdict(self.step)))
         raise StepReplayed
 
     def _gather(self, step: OpenStep) -> None:

@@ -37,8 +37,9 @@ from portico.commands.record import (
 from portico.commands.script import Script
 from portico.errors import InputError
 from portico.report.charts import Series, line_chart
-from portico.report.page import Section, html_table, panels, render_page, write_text
+from portico.report.page import Section, html_table, panels, render_page
 from portico.report.terminal import plain_console
+from portico.trust.disk import open_new, write_text
 
 # Relative difference of losses up to which a run counts as the same, by what is changed.
 TOLERANCES = {"strategy": 1e-4, "devices": 1e-4, "accelerator": 1e-3, "precision": 2e-2}
@@ -215,7 +216,7 @@ class Verification:
         (folder / _OUTPUT).mkdir(parents=True)
         settings = replace(settings, folder=str(folder), steps=self._steps)
         words = ["-m"] * self._script.is_module + [self._script.target, *self._script.arguments]
-        with (folder / _LOG).open("w", encoding="utf-8") as log:
+        with open_new(folder / _LOG) as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "portico.commands.recorder", *words],
                 env=recording_environment(settings) | environment,

@@ -34,6 +34,8 @@ from portico.distributed.processes import all_gather, connect, disconnect, first
 from portico.distributed.sequence import UNSHARED, Sharing
 from portico.distributed.sharding import DataLoaderConfig
 from portico.errors import InputError, InputFileNotFoundError
+from portico.trust.disk import replaced
+from portico.trust.files import save_tensors
 
 if TYPE_CHECKING:
     from lightning.pytorch.plugins import Precision
@@ -570,9 +572,10 @@ class Accelerator:
     def save(self, obj: object, f: "str | PathLike[str]", safe_serialization: bool = False) -> None:
         """Write ``obj`` to the file ``f``, from one process; ``safe_serialization`` needs weights by name."""
         if self.is_main_process and safe_serialization:
-            safetensors.torch.save_file(cast("dict[str, torch.Tensor]", obj), f, metadata={"format": "pt"})
+            with replaced(Path(f)) as staging:
+                safetensors.torch.save_file(cast("dict[str, torch.Tensor]", obj), staging, metadata={"format": "pt"})
         elif self.is_main_process:
-            torch.save(obj, f)
+            save_tensors(obj, Path(f))
 
     @property
     def precision_plugin(self) -> "Precision":

@@ -17,6 +17,7 @@ from portico.compat.transformers import cached_file
 from portico.deprecated import warn_of_old_spelling
 from portico.errors import InputError
 from portico.ipu import backend
+from portico.trust.disk import write_text
 from portico.trust.names import refuse_in_folder
 
 logger = logging.getLogger(__name__)
@@ -411,7 +412,7 @@ class IPUConfig:
 
     def to_json_file(self, json_file_path: str | Path, use_diff: bool = False) -> None:
         """Write the attributes to a file."""
-        Path(json_file_path).write_text(self.to_json_string(use_diff), encoding="utf-8")
+        write_text(json_file_path, self.to_json_string(use_diff))
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: object) -> None:
         """Write ``ipu_config.json`` into a folder."""

@@ -23,12 +23,12 @@ from typing_extensions import override
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from portico.checkpoint.files import read_text
 from portico.checkpoint.manifest import newest_complete
 from portico.errors import InputError, explaining_panics, naming
 from portico.mrc.inference import Answer, Reader, answer_html
 from portico.mrc.report.run_page import REPORT_RECORD
 from portico.report.page import Section, render, render_page
+from portico.trust.disk import read_text
 
 _ADDRESS = "127.0.0.1"
 # An answer is ended between batches: a batch of one window is the shortest, and about as fast on a CPU.

@@ -130,11 +130,6 @@ def check_writable(path: Path) -> None:
         raise InputError(f"`--report {path}` cannot be written; name a file in a folder that exists.")
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file; a lone surrogate, which cannot be encoded, becomes a question mark."""
-    Path(path).write_text(text, encoding="utf-8", errors="replace")
-
-
 def render(template: str, **values: Any) -> Markup:
     """Return the HTML of a template; values that are not ``Markup`` are escaped."""
     return Markup(_environment().get_template(template).render(values))

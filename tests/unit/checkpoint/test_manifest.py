@@ -22,9 +22,9 @@ from damage import Touch, damaged_bytes, damaged_file
 from models import toy_arguments, toy_trainer
 from parity.peers import assert_same_values
 from portico.checkpoint import writer
-from portico.checkpoint.files import replaced, write_whole
 from portico.checkpoint.manifest import MANIFEST_FILE, Examination, examine, newest_complete, write_manifest
 from portico.errors import InputError
+from portico.trust.disk import replaced, write_text
 
 SAVED = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
 SHARE = float(os.environ.get("PORTICO_FAULTS", "2")) / 100  # of the figures of a release
@@ -690,7 +690,7 @@ def test_full_disk_is_named(tmp_path, monkeypatch, error):
 
 def test_a_file_stays_as_it_was_when_it_cannot_be_written(tmp_path):
     file = tmp_path / "all_results.json"
-    write_whole(file, "{}")
+    write_text(file, "{}")
 
     def fail():
         with replaced(file) as staging:

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from portico.checkpoint.files import read_text
 from portico.cli.experiment import TARGET
 from portico.cli.settings import schema_of
 from portico.data.defects import shorten
@@ -24,6 +23,7 @@ from portico.mrc.report.results import RunRecord, Span
 from portico.mrc.report.run_page import REPORT_RECORD, write_report
 from portico.report.page import GENERATOR, REPORT_PAGE
 from portico.rules import check_values
+from portico.trust.disk import read_text
 from portico.trust.files import plain_yaml
 from portico.trust.names import from_folder, import_target, refuse_in_folder
 

@@ -1,0 +1,269 @@
+"""How files are written and read; no other module creates, replaces or locks one.
+
+A folder may come from somebody else, or be shared with somebody: any name in it may be a link to a file elsewhere, a
+named pipe or a device. What is written here is complete, or as it was before, and reaches nothing outside its folder:
+
+* New content is written below a new folder with a random name, next to its place, and is then renamed. A rename
+  replaces a link and does not follow it; the other names of a file (hard links) keep the old content.
+* The folder is opened first and names are looked up in it, so it cannot be exchanged for a link meanwhile.
+* Libraries that take a path, such as safetensors and tokenizers, get one below the new folder.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+_STAGING = re.compile(r"\.portico-[0-9a-f]{16}")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_PRIVATE, _BY_UMASK = 0o700, 0o666
+# Of file systems without locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+# ---- Writing ----
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a path to write a file to; on success the file replaces ``path``, whatever that is but a folder.
+
+    The name is that of ``path``, which torch writes into its archives; the file gets the mode of a new one.
+
+    Raises:
+        OSError: If the file cannot be written, with ``path``, which the error of a full disk does not name.
+    """
+    with _naming(path), _staging_below(path.parent) as staging:
+        yield staging / path.name
+
+
+@contextmanager
+def staged_folder(folder: Path, *, keeping: Collection[str] = ()) -> Iterator[Path]:
+    """Yield a new folder; on success all files in it move to ``folder``, and replace those of the same names.
+
+    For libraries that write several files. If the block fails, ``folder`` stays as it was.
+
+    Args:
+        folder: Where the files go; it is made if it does not exist.
+        keeping: Names of files in ``folder`` that the library updates, so they are copied before.
+    """
+    with _naming(folder), _staging_below(folder) as staging:
+        for name in keeping:
+            with suppress(FileNotFoundError):
+                write_bytes(staging / name, read_bytes(folder / name))
+        yield staging
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file that is complete, or as it was before, if the process is killed or the disk is full."""
+    with replaced(path) as staging, open_new(staging, "wb") as file:
+        file.write(content)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a UTF-8 file as :func:`write_bytes` does; a lone surrogate, which cannot be encoded, becomes "?"."""
+    write_bytes(Path(path), text.encode("utf-8", errors="replace"))
+
+
+def copy_file(source: Path, path: Path) -> None:
+    """Copy a file with its mode; ``path`` is replaced."""
+    with replaced(path) as staging:
+        shutil.copy(source, staging)
+
+
+def open_new(path: Path, mode: str = "w", *, encoding: str | None = None, newline: str | None = None) -> IO[Any]:
+    """Return a new file that is open for writing; raise ``FileExistsError`` if there is anything at ``path``."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _BY_UMASK)
+    if "b" not in mode:
+        encoding = encoding or "utf-8"
+    return os.fdopen(descriptor, mode, encoding=encoding, newline=newline)
+
+
+def move_files(source: Path, folder: Path) -> None:
+    """Move all files below ``source`` to the same places below ``folder``, where they replace files and links."""
+    with _opened(source) as opened, _opened(folder) as target:
+        _move(opened, target)
+
+
+def remove_stale_staging(folder: Path) -> None:
+    """Remove from ``folder`` what processes that were killed were writing."""
+    with suppress(OSError), _opened(folder) as opened:
+        for name in filter(_STAGING.fullmatch, _names_in(opened)):
+            with suppress(OSError), _opened(name, within=opened) as staging:
+                fcntl.flock(staging, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which fails while its process lives
+                shutil.rmtree(name, ignore_errors=True, dir_fd=opened)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock, for which other processes wait, on a file that is made if needed and never written.
+
+    Raises:
+        OSError: If ``path`` is no regular file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, flags, _BY_UMASK)
+    try:
+        _refuse_irregular(os.fstat(descriptor), path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _staging_below(folder: Path) -> Iterator[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with _opened(folder) as target:
+        name, staging = _make_staging(target)
+        try:
+            yield folder / name
+            if not _is_same(folder, target) or not _is_same(folder / name, staging):
+                raise OSError(errno.ESTALE, "the folder was replaced while it was written to", str(folder))
+            _move(staging, target)
+        finally:
+            os.close(staging)
+            shutil.rmtree(name, ignore_errors=True, dir_fd=target)
+
+
+def _make_staging(target: int) -> tuple[str, int]:
+    """Make a folder that only this user can enter; return its name and its descriptor, which holds a lock."""
+    while True:
+        name = f".portico-{secrets.token_hex(8)}"
+        os.mkdir(name, _PRIVATE, dir_fd=target)
+        staging = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=target)
+        with suppress(OSError):
+            fcntl.flock(staging, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with suppress(FileNotFoundError):  # `remove_stale_staging` came before the lock
+            if os.path.samestat(os.stat(name, dir_fd=target, follow_symlinks=False), os.fstat(staging)):
+                return name, staging
+        os.close(staging)
+
+
+def _move(source: int, target: int) -> None:
+    for name in sorted(_names_in(source)):
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            _make_folder(name, target)
+            with _opened(name, within=source) as inner_source, _opened(name, within=target) as inner_target:
+                _move(inner_source, inner_target)
+            os.rmdir(name, dir_fd=source)
+            continue
+        if stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077:
+            # safetensors writes files that nobody else can read, also where the umask allows it.
+            _set_mode_by_umask(name, source)
+        os.replace(name, name, src_dir_fd=source, dst_dir_fd=target)
+
+
+def _names_in(folder: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]
+
+
+def _make_folder(name: str, target: int) -> None:
+    """Make a folder where there is none; a link to one is replaced."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISLNK(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=target)
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=target)
+
+
+def _set_mode_by_umask(name: str, folder: int) -> None:
+    # A new file shows the umask: `os.umask` would change it for all threads.
+    probe = f".{secrets.token_hex(8)}"
+    new = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _BY_UMASK, dir_fd=folder)
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fchmod(file, stat.S_IMODE(os.fstat(new).st_mode))
+    finally:
+        os.close(new)
+        os.close(file)
+        os.unlink(probe, dir_fd=folder)
+
+
+@contextmanager
+def _opened(folder: str | Path, *, within: int | None = None) -> Iterator[int]:
+    """Yield the descriptor of a folder; one that is looked up ``within`` another may not be a link."""
+    descriptor = os.open(folder, _FOLDER | (0 if within is None else os.O_NOFOLLOW), dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_same(folder: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(folder.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name ``path`` in errors of the system that name no file, or one that is only staged."""
+    try:
+        yield
+    except OSError as error:
+        # Names in a folder that is open are relative, as in the error of a rename, which has two.
+        is_inner = error.filename2 is not None or any(map(_STAGING.fullmatch, Path(str(error.filename)).parts))
+        if error.errno is None or not (error.filename is None or is_inner):
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from error
+
+
+# ---- Reading ----
+
+# A file may be sparse: an archive holds one of any size in a few bytes, and reading it would fill the memory.
+_MOST_BYTES = 4 << 30
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Return a file that is open for reading; raise an ``OSError`` for a pipe or a terminal, which would not end."""
+    _refuse_irregular(path.stat(), path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    try:
+        _refuse_irregular(os.fstat(descriptor), path)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def refuse_huge(path: Path) -> None:
+    """Raise an ``OSError`` if a file is larger than any text that a run writes, or no regular file."""
+    status = path.stat()
+    _refuse_irregular(status, path)
+    if status.st_size > _MOST_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES >> 30} GiB, which no run writes", str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what is in a file; see :func:`refuse_huge`."""
+    refuse_huge(path)
+    with open_regular(path) as file:
+        return file.read()
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file; see :func:`refuse_huge`."""
+    return read_bytes(path).decode("utf-8")
+
+
+def _refuse_irregular(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "a pipe, a device or a socket, not a regular file", str(path))
