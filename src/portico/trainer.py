@@ -1642,13 +1642,14 @@ class Trainer:
         """Write model, tokenizer and arguments to ``output_dir`` (by default ``args.output_dir``) from one process."""
         refuse_sharded_weights(self.lightning_trainer.strategy)
         folder = self.args.output_dir if output_dir is None else output_dir
-        if self.deepspeed is None:
-            self._save(folder)
-        else:
-            self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
-            # As transformers does; a whole checkpoint gets the states anyway.
-            if lacks_weights(self.deepspeed, self.model) and (not _internal_call or self.args.save_only_model):
-                save_engine(self.deepspeed, Path(folder), self.model)
+        with writer.naming_full_disk(Path(folder)):
+            if self.deepspeed is None:
+                self._save(folder)
+            else:
+                self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
+                # As transformers does; a whole checkpoint gets the states anyway.
+                if lacks_weights(self.deepspeed, self.model) and (not _internal_call or self.args.save_only_model):
+                    save_engine(self.deepspeed, Path(folder), self.model)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
@@ -1717,7 +1718,8 @@ class Trainer:
         metrics = plain_values(metrics)
         folder = Path(self.args.output_dir)
         written, everything = folder / f"{split}_results.json", folder / "all_results.json"
-        write_text(written, json.dumps(metrics, indent=4, sort_keys=True))
+        with writer.naming_full_disk(folder):
+            write_text(written, json.dumps(metrics, indent=4, sort_keys=True))
         if combined:
             try:
                 known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
@@ -1726,7 +1728,8 @@ class Trainer:
                     f"{everything} is not JSON ({error}), so the metrics are in {written.name} only; delete or repair "
                     "it, or set `combined=False`."
                 ) from error
-            write_text(everything, json.dumps({**known, **metrics}, indent=4, sort_keys=True))
+            with writer.naming_full_disk(folder):
+                write_text(everything, json.dumps({**known, **metrics}, indent=4, sort_keys=True))
 
     def save_state(self) -> None:
         """Write the trainer state to ``trainer_state.json`` in the output folder, from one process."""
@@ -1734,7 +1737,7 @@ class Trainer:
             self._write_state(Path(self.args.output_dir))
 
     def _write_state(self, folder: Path) -> None:
-        with replaced(folder / STATE_FILE) as staging:
+        with writer.naming_full_disk(folder), replaced(folder / STATE_FILE) as staging:
             self.state.save_to_json(str(staging))
 
     def store_flos(self) -> None:

@@ -1,7 +1,7 @@
 """Write a model's weights as ``from_pretrained`` reads them, and load them; PEFT's adapters come last."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -84,7 +84,9 @@ def save_weights(
 
 def _save_pretrained(model: nn.Module, folder: str, state_dict: dict[str, Any] | None) -> None:
     # A progress bar over one file would break the progress bar of the training.
-    with _without_progress_bars(), _not_gathering(model), staged_folder(Path(folder), keeping=[_CARD]) as staging:
+    size = _num_bytes(model.state_dict() if state_dict is None else state_dict)
+    staged = staged_folder(Path(folder), keeping=[_CARD], weights=SAFE_WEIGHTS_NAME, size=size)
+    with _without_progress_bars(), _not_gathering(model), staged as staging:
         cast(PreTrainedModel, model).save_pretrained(staging, state_dict=state_dict)
         if isinstance(model, PreTrainedModel):
             _remove_other_shards(Path(folder), staging)
@@ -98,8 +100,12 @@ def _remove_other_shards(folder: Path, staging: Path) -> None:
 
 
 def _save_plain(weights: dict[str, torch.Tensor], path: Path) -> None:
-    with replaced(path) as staging:
+    with replaced(path, size=_num_bytes(weights)) as staging:
         safetensors.torch.save_file(weights, staging, metadata={"format": "pt"})
+
+
+def _num_bytes(weights: Mapping[str, Any]) -> int:
+    return sum(tensor.nbytes for tensor in weights.values() if isinstance(tensor, torch.Tensor))
 
 
 def holds_weights(folder: str) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.optim import Optimizer
 from transformers import TrainerControl, TrainerState
 
@@ -32,6 +31,7 @@ from portico.compat.transformers import (
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, reason_of
+from portico.trust import disk
 from portico.trust.disk import move_files
 from portico.trust.files import save_tensors
 
@@ -48,7 +48,6 @@ ARGUMENTS_FILE = "training_args.bin"
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
 _DELETED = ".deleted"
-_NO_SPACE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +286,7 @@ def _refuse_link(partial: Path) -> None:
 def _cleaning_up(final: Path, background: BackgroundWriter) -> Iterator[None]:
     """Remove what a failed write of the checkpoint ``final`` has left, and name a full disk."""
     try:
-        with naming_full_disk(final):
+        with naming_full_disk(final.parent, final):
             yield
     except BaseException:
         background.discard()
@@ -296,14 +295,12 @@ def _cleaning_up(final: Path, background: BackgroundWriter) -> Iterator[None]:
 
 
 @contextmanager
-def naming_full_disk(path: Path) -> Iterator[None]:
-    """Raise ``OSError`` that names ``path`` if writing it fails because the disk is full."""
-    try:
+def naming_full_disk(run_folder: Path, path: Path | None = None) -> Iterator[None]:
+    """Name ``path``, or the file, and the newest complete checkpoint if there is no room in the folder of a run."""
+    newest = max(steps_of_checkpoints(run_folder).items(), key=lambda item: item[1], default=(None, 0))[0]
+    kept = f"; {newest.name} is complete, and the run can be resumed from there" if newest is not None else ""
+    with disk.naming_full_disk(path, run_folder, kept):
         yield
-    except BaseException as error:
-        if _is_out_of_space(error, path.parent):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
-        raise
 
 
 def _complete(staging: Path, final: Path) -> None:
@@ -330,19 +327,6 @@ def _collect_from_other_machine(final: Path, accelerator: Accelerator) -> None:
         for file in staging.iterdir():
             file.replace(final / file.name)
         shutil.rmtree(partial)
-
-
-def _is_out_of_space(error: BaseException, folder: Path) -> bool:
-    """Return whether a write failed because the disk is full, which torch and safetensors report as other errors."""
-    if isinstance(error, CheckpointException):
-        return any(_is_out_of_space(failure, folder) for failure, _ in error.failures.values())
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOSPC
-    # torch.save says no more than "unexpected pos" or "basic_ios::clear: iostream error".
-    if "inline_container" in str(error) or "iostream error" in str(error):
-        return shutil.disk_usage(folder).free < _NO_SPACE
-    # safetensors and tokenizers, whose error is a bare `Exception`, quote the system.
-    return os.strerror(errno.ENOSPC) in str(error)
 
 
 # ---- States of callbacks ----

@@ -49,6 +49,7 @@ from portico.cli.settings import suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.launchers import join_mpi
 from portico.errors import InputError, ends_with_its_reader, exit_with_error, explaining_panics, nearest_names
+from portico.trust.disk import StorageFullError
 from portico.report.terminal import plain_console
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,11 @@ def main() -> None:
         except OSError as error:
             if not _is_of_a_file(error):
                 raise
+            if isinstance(error, StorageFullError):
+                _exit(
+                    f"'{error.filename}' cannot be written ({error.strerror}). Make room, or set paths.output_dir or "
+                    "paths.sweep_dir to a folder of another disk."
+                )
             what = f"'{error.filename}'" if error.filename else "A file"
             _exit(
                 f"{what} cannot be used ({error.strerror}). A run writes into paths.output_dir, a sweep "

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from torch import nn
 
 from portico.checkpoint.manifest import DAMAGE
-from portico.checkpoint.writer import naming_full_disk
 from portico.compat.transformers import safe_globals
 from portico.errors import printable, reason_of
 from portico.gradient_descent.construction import ConfigurationError, Registrable
@@ -145,8 +144,7 @@ class Checkpointer(Registrable):
         if self.serialization_dir is not None and states is not None:
             # The training state last: without it a checkpoint does not count.
             for path, state in zip(self._paths(point), states, strict=True):
-                with naming_full_disk(path):
-                    save_tensors(state, path)
+                save_tensors(state, path)
             self._remove_expired()
         self._last_save_time = time.time()
         self._last_save = point
@@ -236,8 +234,7 @@ class BestWeights:
         if self.path is None:
             self._in_memory = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
         elif is_primary:
-            with naming_full_disk(self.path):
-                save_tensors(model.state_dict(), self.path)
+            save_tensors(model.state_dict(), self.path)
 
     def load(self, model: nn.Module) -> None:
         if self.path is None:

@@ -13,9 +13,11 @@ import errno
 import fcntl
 import os
 import re
+import resource
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,20 +34,26 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path, *, size: int | None = None) -> Iterator[Path]:
     """Yield a path to write a file to; on success the file replaces ``path``, whatever that is but a folder.
 
     The name is that of ``path``, which torch writes into its archives; the file gets the mode of a new one.
 
+    Args:
+        path: The file.
+        size: Its bytes, if they are known, for the error of a full disk.
+
     Raises:
-        OSError: If the file cannot be written, with ``path``, which the error of a full disk does not name.
+        OSError: If the file cannot be written, with ``path`` and, on a full disk, the room that it needs.
     """
-    with _naming(path), _staging_below(path.parent) as staging:
+    with _naming(path), _staging_below(path.parent, path, size) as staging:
         yield staging / path.name
 
 
 @contextmanager
-def staged_folder(folder: Path, *, keeping: Collection[str] = ()) -> Iterator[Path]:
+def staged_folder(
+    folder: Path, *, keeping: Collection[str] = (), weights: str | None = None, size: int | None = None
+) -> Iterator[Path]:
     """Yield a new folder; on success all files in it move to ``folder``, and replace those of the same names.
 
     For libraries that write several files. If the block fails, ``folder`` stays as it was.
@@ -53,8 +61,11 @@ def staged_folder(folder: Path, *, keeping: Collection[str] = ()) -> Iterator[Pa
     Args:
         folder: Where the files go; it is made if it does not exist.
         keeping: Names of files in ``folder`` that the library updates, so they are copied before.
+        weights: Name of the file whose errors do not name it, as those of safetensors.
+        size: Bytes of all files together, about, if they are known, for the error of a full disk.
     """
-    with _naming(folder), _staging_below(folder) as staging:
+    unnamed = None if weights is None else folder / weights
+    with _naming(folder), _staging_below(folder, unnamed, size) as staging:
         for name in keeping:
             with suppress(FileNotFoundError):
                 write_bytes(staging / name, read_bytes(folder / name))
@@ -63,7 +74,7 @@ def staged_folder(folder: Path, *, keeping: Collection[str] = ()) -> Iterator[Pa
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file that is complete, or as it was before, if the process is killed or the disk is full."""
-    with replaced(path) as staging, open_new(staging, "wb") as file:
+    with replaced(path, size=len(content)) as staging, open_new(staging, "wb") as file:
         file.write(content)
 
 
@@ -123,15 +134,17 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _staging_below(folder: Path) -> Iterator[Path]:
+def _staging_below(folder: Path, unnamed: Path | None, size: int | None) -> Iterator[Path]:
+    """Yield a new folder, whose files move to ``folder``; for the other arguments see :func:`_naming_room`."""
     folder.mkdir(parents=True, exist_ok=True)
     with _opened(folder) as target:
         name, staging = _make_staging(target)
         try:
-            yield folder / name
-            if not _is_same(folder, target) or not _is_same(folder / name, staging):
-                raise OSError(errno.ESTALE, "the folder was replaced while it was written to", str(folder))
-            _move(staging, target)
+            with _naming_room(folder, name, unnamed, size):
+                yield folder / name
+                if not _is_same(folder, target) or not _is_same(folder / name, staging):
+                    raise OSError(errno.ESTALE, "the folder was replaced while it was written to", str(folder))
+                _move(staging, target)
         finally:
             os.close(staging)
             shutil.rmtree(name, ignore_errors=True, dir_fd=target)
@@ -152,18 +165,21 @@ def _make_staging(target: int) -> tuple[str, int]:
 
 
 def _move(source: int, target: int) -> None:
-    for name in sorted(_names_in(source)):
-        status = os.stat(name, dir_fd=source, follow_symlinks=False)
-        if stat.S_ISDIR(status.st_mode):
+    names = sorted(_names_in(source))
+    modes = {name: os.stat(name, dir_fd=source, follow_symlinks=False).st_mode for name in names}
+    # First, since it needs room for one more file: what fails then has moved nothing.
+    for name, mode in modes.items():
+        if stat.S_ISREG(mode) and not mode & 0o077:
+            # safetensors writes files that nobody else can read, also where the umask allows it.
+            _set_mode_by_umask(name, source)
+    for name, mode in modes.items():
+        if stat.S_ISDIR(mode):
             _make_folder(name, target)
             with _opened(name, within=source) as inner_source, _opened(name, within=target) as inner_target:
                 _move(inner_source, inner_target)
             os.rmdir(name, dir_fd=source)
-            continue
-        if stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077:
-            # safetensors writes files that nobody else can read, also where the umask allows it.
-            _set_mode_by_umask(name, source)
-        os.replace(name, name, src_dir_fd=source, dst_dir_fd=target)
+        else:
+            os.replace(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
 def _names_in(folder: int) -> list[str]:
@@ -218,9 +234,134 @@ def _naming(path: Path) -> Iterator[None]:
     except OSError as error:
         # Names in a folder that is open are relative, as in the error of a rename, which has two.
         is_inner = error.filename2 is not None or any(map(_STAGING.fullmatch, Path(str(error.filename)).parts))
+        if isinstance(error, StorageFullError):
+            raise
+        if error.errno in _FULL:
+            reason = f"{os.strerror(error.errno)}: {_missing_room(error.errno, path.parent)}"
+            raise StorageFullError(error.errno, reason, str(path)) from error
         if error.errno is None or not (error.filename is None or is_inner):
             raise
         raise type(error)(error.errno, error.strerror, str(path)) from error
+
+
+# ---- A full disk ----
+
+# Of a disk or its inodes, of the quota of a user, of the size of a file.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LITTLE = 1 << 20  # bytes: a mebibyte
+
+
+class StorageFullError(OSError):
+    """There is no room for a file: the message says which, how much it needs, and how much there is."""
+
+
+@contextmanager
+def naming_full_disk(path: Path | None, folder: Path, advice: str = "") -> Iterator[None]:
+    """Raise a :class:`StorageFullError` if there is no room for what a library writes into ``folder``.
+
+    Args:
+        path: What the error names; None for the file that could not be written.
+        folder: Where the files go, if the library does not say.
+        advice: Ends the message.
+    """
+    try:
+        yield
+    except BaseException as error:  # as torch's error of sharded files is
+        number = _full_disk(error, folder)
+        if number is None:
+            raise
+        known = isinstance(error, StorageFullError)
+        reason = error.strerror if known else f"{os.strerror(number)}: {_missing_room(number, folder)}"
+        name = path or (error.filename if isinstance(error, OSError) else None) or folder
+        raise StorageFullError(number, f"{reason}{advice}", str(name)) from error
+
+
+@contextmanager
+def _naming_room(folder: Path, name: str, unnamed: Path | None, size: int | None) -> Iterator[None]:
+    """Raise a :class:`StorageFullError` if there is no room for a file of ``folder`` that is staged below ``name``.
+
+    Args:
+        folder: Where the files go.
+        name: Of the folder in it in which they are staged.
+        unnamed: The file that cannot be written if the error names none; by default the one that was written last.
+        size: Bytes of the file, or of all, if they are known.
+    """
+    try:
+        yield
+    except BaseException as error:
+        number = _full_disk(error, folder)
+        if number is None:
+            raise
+        staging = folder / name
+        files = {file: file.stat() for file in staging.rglob("*") if file.is_file()}
+        written = sum(status.st_size for status in files.values())
+        last = max(files, key=lambda file: files[file].st_mtime_ns, default=staging)
+        given = Path(str(getattr(error, "filename", None)))
+        if staging in given.parents:
+            last = given
+        elif unnamed is not None and not (isinstance(error, OSError) and files):
+            last = staging / unnamed.name
+        reason = f"{os.strerror(number)}: {_missing_room(number, folder, written, size)}"
+        raise StorageFullError(number, reason, str(folder / last.relative_to(staging))) from error
+
+
+def _missing_room(number: int, folder: Path, written: int = 0, size: int | None = None) -> str:
+    """Return what is used up, and how much a file needs of which ``written`` bytes could be written."""
+    folder = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
+    free = shutil.disk_usage(folder).free
+    if number == errno.EFBIG:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY:
+            return f"{_needed(size, limit)}, and no file may have more than {_in_words(limit)} (`ulimit -f`)"
+        return f"{_needed(size, written)}, and the file system takes no file of that size"
+    if number == errno.EDQUOT:
+        return f"{_needed(size, written)}, and the quota has room for {_in_words(written)}"
+    if not _has_inodes(folder):
+        return "the file system has no inodes left, so it takes no new file until others are deleted"
+    return f"{_needed(size, written + free)}, and there is room for {_in_words(written + free)}"
+
+
+def _needed(size: int | None, least: int) -> str:
+    return f"{_in_words(size)} are needed" if size is not None else f"more than {_in_words(least)} are needed"
+
+
+def _in_words(size: int) -> str:
+    return f"{size:,} bytes" if size < _LITTLE else f"{size / _LITTLE:,.1f} MiB"
+
+
+def _full_disk(error: BaseException, folder: Path) -> int | None:
+    """Return the error number if there was no room to write; torch and safetensors report it as other errors."""
+    if isinstance(error, StorageFullError):
+        return error.errno
+    # Shards are written by torch, which collects the errors of all processes.
+    for failure in getattr(error, "failures", {}).values():
+        if (number := _full_disk(failure[0], folder)) is not None:
+            return number
+    if isinstance(error, OSError):
+        return error.errno if error.errno in _FULL else None
+    # torch.save says no more than "unexpected pos" or "basic_ios::clear: iostream error".
+    if "inline_container" in str(error) or "iostream error" in str(error):
+        if shutil.disk_usage(folder).free < _LITTLE or not _has_inodes(folder):
+            return errno.ENOSPC
+        has_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
+        return errno.EFBIG if has_limit else _by_trial(folder)
+    # safetensors and tokenizers, whose error is a bare `Exception`, quote the system.
+    return next((number for number in _FULL if os.strerror(number) in str(error)), None)
+
+
+def _has_inodes(folder: Path) -> bool:
+    known = os.statvfs(folder)
+    return known.f_favail > 0 or known.f_files == 0  # which some file systems do not count
+
+
+def _by_trial(folder: Path) -> int | None:
+    """Return the error of writing a few bytes more; a quota shows nowhere else."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_LITTLE))
+    except OSError as error:
+        return error.errno if error.errno in _FULL else None
+    return None
 
 
 # ---- Reading ----
