@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from faulty_runs import CALLS, PROCESSES, RUNS, Server
+from faulty_runs import CALLS, EPOCHS, PROCESSES, RUNS, Server
 from portico.checkpoint.manifest import examine, steps_of_checkpoints
 
 SHARE = float(os.environ.get("PORTICO_FAULTS", "2")) / 100
@@ -56,6 +56,25 @@ def test_a_killed_run_resumes_and_ends_with_the_same_weights(kind, server, undis
             break
     print(kind, "kills:", num_killed)
     assert num_killed == wanted
+
+
+@pytest.mark.parametrize("kind", EPOCHS)
+def test_a_run_killed_in_any_epoch_resumes_and_ends_with_the_same_weights(kind, server, undisturbed, tmp_path):
+    """Three kills at least, one for each epoch: by the share of checkpoints that are renamed before."""
+    whole, last_saved = undisturbed(kind), []
+    wanted = max(3, ceil(KILLS * SHARE / len(EPOCHS)))
+    renames = whole["calls"]["rename"]
+    for seed in range(wanted):
+        number = max(1, round(renames * (seed % 3 + Random(f"{kind} {seed}").random()) / 3))
+        fault, folder = {"call": "rename", "number": number, "action": "kill"}, tmp_path / str(seed) / "run"
+        assert server(kind, folder, **fault)["killed"], output(folder)
+        last_saved.append(max(steps_of_checkpoints(folder).values(), default=0))
+        damaged = [found for path in steps_of_checkpoints(folder) if (found := examine(path).damage)]
+        assert not damaged, (fault, damaged)
+        again = server(kind, folder)
+        assert again.get("weights") == whole["weights"], (fault, again, output(folder))
+        shutil.rmtree(folder.parent)
+    print(kind, "kills:", len(last_saved), "after the checkpoints of steps", sorted(last_saved))
 
 
 @pytest.mark.parametrize(("kind", "rank"), [(kind, rank) for kind in RUNS for rank in range(PROCESSES.get(kind, 1))])

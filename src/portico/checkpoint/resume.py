@@ -7,7 +7,7 @@ import json
 import random
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -374,24 +374,46 @@ class EpochStart:
     Args:
         rng_states: Of Python's, numpy's and torch's own generators.
         generators: States of the generators that the loader and its samplers hold.
+        draws: What the examples of the next batch are drawn from, which is read one step early; set by :meth:`watch`.
     """
 
     rng_states: dict[str, Any]
     generators: list[Any]
+    draws: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, loader: Any, args: HFTrainingArguments) -> "EpochStart":
         return cls(present_rng_states(args), [_state_of(generator) for generator in generators_of(loader)])
 
+    def watch(self, loader: Any, args: HFTrainingArguments) -> None:
+        """Keep the random states before each batch of ``loader`` is read, since data may draw random numbers."""
+        if not isinstance(loader, DataLoaderShard):
+            return
+        before = loader.before_fetch
+
+        def keep(number: int) -> None:
+            if before is not None:
+                before(number)
+            self.draws.update(present_rng_states(args))
+
+        loader.before_fetch = keep
+
     def save(self, folder: str, loader: Any) -> None:
         """Write it into ``folder``, with the present states of the generators of ``loader``."""
         present = [_state_of(generator) for generator in generators_of(loader)]
         content = {"rng_states": self.rng_states, "generators": self.generators, "present": present}
+        if self.draws:
+            content["draws"] = self.draws
         save_tensors(content, Path(folder) / EPOCH_START_FILE)
 
 
-def restore_order(folder: str, loader: Any, args: HFTrainingArguments, *, is_inside_epoch: bool) -> bool:
-    """Set the generators to their states at the start of the epoch, or before the next; return whether it is known."""
+def restore_order(folder: str, loader: Any, args: HFTrainingArguments, *, restore: Callable[[], None] | None) -> bool:
+    """Set the generators to their states at the start of the epoch, or before the next; return whether it is known.
+
+    Inside an epoch, the examples of the first batch are then drawn from what they were drawn from when it was read one
+    step early, and ``restore`` is called before the next is read: it sets the states that the checkpoint holds.
+    """
+    is_inside_epoch = restore is not None
     file = Path(folder) / EPOCH_START_FILE
     if not has_file(Path(folder), EPOCH_START_FILE):
         return False
@@ -404,6 +426,16 @@ def restore_order(folder: str, loader: Any, args: HFTrainingArguments, *, is_ins
         if len(states) == len(generators):
             for generator, state in zip(generators, states, strict=True):
                 _set_state(generator, state)
+    if restore is not None and "draws" in saved and isinstance(loader, DataLoaderShard):
+        first, draws = loader.num_batches_to_skip, saved["draws"]
+
+        def draw_as_before(number: int) -> None:
+            if number == first:
+                set_rng_states(draws, args)
+            elif number == first + 1:
+                restore()
+
+        loader.before_fetch = draw_as_before
     return len(states) == len(generators)
 
 

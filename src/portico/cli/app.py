@@ -49,8 +49,8 @@ from portico.cli.settings import suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.launchers import join_mpi
 from portico.errors import InputError, ends_with_its_reader, exit_with_error, explaining_panics, nearest_names
-from portico.trust.disk import StorageFullError
 from portico.report.terminal import plain_console
+from portico.trust.disk import StorageFullError
 
 log = logging.getLogger(__name__)
 

@@ -41,8 +41,10 @@ def finish(trainer):
         trainer.save_state()
         trainer.save_metrics("train", {"loss": 1.0})
     except StorageFullError as error:
-        assert "checkpoint-2 is complete, and the run can be resumed from there" in str(error)
-        return Path(error.filename).name, error.strerror
+        reason = (
+            error.strerror if "checkpoint-2 is complete, and the run can be resumed from there" in str(error) else ""
+        )
+        return Path(error.filename).name, reason
     return None, ""
 
 
