@@ -20,6 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.syntax import Syntax
 
+from portico.children import end_with_parent
 from portico.cli import option_parser
 from portico.cli.composition import (
     CONFIG_NAME,
@@ -33,7 +34,7 @@ from portico.cli.composition import (
     settings_to_run,
 )
 from portico.cli.errors import TOP_LEVEL_NAMES, explained, in_words_of_the_command_line
-from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
+from portico.cli.folders import claim, interruption, owning, recorded_config, refuse_running, removed_if_refused
 from portico.cli.jobs import (
     FINISHED,
     GRID_SWEEPER,
@@ -65,6 +66,7 @@ def main() -> None:
     Exits with one paragraph on stderr: with code 1 if the user's input cannot be used or a file cannot be opened,
     with code 130 after an interrupt. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
     """
+    end_with_parent()
     register_resolvers()
     try:
         join_mpi()
@@ -150,6 +152,8 @@ def run(config: DictConfig) -> float | list[float] | None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     # In a sweep the folder is one of many; the one in use is recorded.
     config.paths.output_dir = str(folder)
+    if is_first_process():
+        refuse_running(folder)
     job, hydra_config = current_job(folder), cast(DictConfig, HydraConfig.get())
     if job is None:
         with removed_if_refused(folder):
@@ -180,8 +184,18 @@ def _trained(
 ) -> dict[str, float]:
     """Run the experiment of checked settings; ``continued`` are settings that resume the job from its folder."""
     # The processes of a run other than the first join the folder that it has claimed.
-    if is_first_process() and continued is None:
-        claim(folder, settings)
+    if not is_first_process():
+        return _run_mode(settings, folder, job, continued)
+    folder.mkdir(parents=True, exist_ok=True)
+    with owning(folder):
+        if continued is None:
+            claim(folder, settings)
+        return _run_mode(settings, folder, job, continued)
+
+
+def _run_mode(
+    settings: dict[str, Any], folder: Path, job: SweepJob | None, continued: dict[str, Any] | None
+) -> dict[str, float]:
     yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
     if is_first_process() and settings["print_config"]:
         plain_console().print(Syntax(yaml, "yaml", background_color="default"))

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from portico.errors import InputError
-from portico.trust.disk import read_text, write_text
+from portico.trust.disk import owned, owner_of, read_text, write_text
 from portico.trust.names import TARGET
 
 CONFIG_FILE = "config.yaml"
@@ -78,6 +78,27 @@ def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     aside.mkdir()
     for path in signs:
         path.rename(aside / path.name)
+
+
+def refuse_running(folder: Path) -> None:
+    """Raise ``InputError`` if another process runs in the folder, whose files would be mixed with those of this one."""
+    if (owner := owner_of(folder)) is not None:
+        ending = f", or end it (kill {owner.rpartition(' ')[2]})" if owner[-1].isdigit() else ""
+        raise InputError(
+            f"A run is going on in '{folder}', by {owner}; wait until it has ended{ending}, or choose another folder."
+        )
+
+
+@contextmanager
+def owning(folder: Path) -> Iterator[None]:
+    """Own the folder of a run, so that no other run starts in it."""
+    refuse_running(folder)
+    try:
+        with owned(folder):
+            yield
+    except BlockingIOError:  # taken since
+        refuse_running(folder)
+        raise
 
 
 def interruption(folder: Path) -> str:

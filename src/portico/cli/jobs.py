@@ -20,7 +20,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from portico.cli.folders import recorded_settings
+from portico.children import ending_with_this
+from portico.cli.folders import recorded_settings, refuse_running
 from portico.data.defects import shorten
 from portico.errors import InputError, printable
 from portico.trust.disk import read_text, write_text
@@ -297,6 +298,7 @@ def prepared_job(
     with open_dict(composed):
         composed.hydra.job.id = composed.hydra.job.num = number
     folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()
+    refuse_running(folder)
     return composed, SweepJob.of(folder, number, list(composed.hydra.overrides.task))
 
 
@@ -362,7 +364,7 @@ def environment_of_job() -> dict[str, str]:
 def start_process(job: SweepJob, command: Sequence[str] | None = None) -> subprocess.Popen[bytes]:
     """Start the job in a new session, so that all its processes can be ended; by default with the current command."""
     command = command or command_of_job(cast(DictConfig, HydraConfig.get()), job.folder)
-    return subprocess.Popen(command, env=environment_of_job(), start_new_session=True)
+    return subprocess.Popen(command, env=ending_with_this(environment_of_job()), start_new_session=True)
 
 
 def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -14,6 +14,7 @@ from functools import partial, wraps
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 
+from portico.children import end_with_parent
 from portico.commands.install import install_on_demand
 from portico.commands.record import VARIABLE, RecordSettings, ScriptRecord, adapt_arguments
 from portico.commands.script import Script, pass_on
@@ -90,6 +91,7 @@ def _find_operators() -> None:
 
 
 def main() -> None:
+    end_with_parent()
     join()
     pass_on()
     is_module = sys.argv[1] == "-m"

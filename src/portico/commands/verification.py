@@ -15,6 +15,7 @@ from typing import Self
 from markupsafe import Markup
 from rich.table import Table
 
+from portico.children import ending_with_this
 from portico.commands.comparison import (
     Growth,
     RecordedRun,
@@ -219,7 +220,7 @@ class Verification:
         with open_new(folder / _LOG) as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "portico.commands.recorder", *words],
-                env=recording_environment(settings) | environment,
+                env=ending_with_this(recording_environment(settings)) | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

@@ -134,6 +134,43 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Own a folder inside the block, as one process at a time can.
+
+    The lock is on the folder itself and ends with the process, however that ends.
+
+    Raises:
+        BlockingIOError: If another process owns it.
+    """
+    with _opened(folder) as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # of a file system without locks, or with locks on files alone
+            pass
+        yield
+
+
+def owner_of(folder: Path) -> str | None:
+    """Return which process owns a folder, in words; None if no other process does."""
+    try:
+        with owned(folder):
+            return None
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    except BlockingIOError:
+        status = folder.stat()
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        with suppress(OSError):
+            for line in Path("/proc/locks").read_text().splitlines():
+                fields = line.split()
+                if place in fields and "->" not in fields:
+                    return f"process {fields[4]}"
+        return "another process"
+
+
+@contextmanager
 def _staging_below(folder: Path, unnamed: Path | None, size: int | None) -> Iterator[Path]:
     """Yield a new folder, whose files move to ``folder``; for the other arguments see :func:`_naming_room`."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -197,3 +197,17 @@ def test_what_would_not_end_is_not_read(read, kind, tmp_path):
     with pytest.raises(OSError, match=r"not a regular file") as caught:
         read(tmp_path / "config.yaml")
     assert caught.value.filename == str(tmp_path / "config.yaml")
+
+
+def test_a_folder_has_one_owner_until_its_process_ends(tmp_path):
+    with disk.owned(tmp_path):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(writer, (disk.owner_of(tmp_path) or "nobody").encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reader, 100).decode() == f"process {os.getpid()}"
+    assert disk.owner_of(tmp_path) is None
+    assert disk.owner_of(tmp_path / "missing") is None
+    assert not list(tmp_path.iterdir())
