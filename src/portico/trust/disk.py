@@ -155,7 +155,8 @@ def _move(source: int, target: int) -> None:
     for name in sorted(_names_in(source)):
         status = os.stat(name, dir_fd=source, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
-            _make_folder(name, target)
+            if _move_folder(name, source, target):
+                continue
             with _opened(name, within=source) as inner_source, _opened(name, within=target) as inner_target:
                 _move(inner_source, inner_target)
             os.rmdir(name, dir_fd=source)
@@ -171,13 +172,18 @@ def _names_in(folder: int) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def _make_folder(name: str, target: int) -> None:
-    """Make a folder where there is none; a link to one is replaced."""
+def _move_folder(name: str, source: int, target: int) -> bool:
+    """Move a folder to where there is none, or a link to one; else return False."""
     with suppress(FileNotFoundError):
         if stat.S_ISLNK(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=target)
-    with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=target)
+    try:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
 
 
 def _set_mode_by_umask(name: str, folder: int) -> None:
@@ -260,6 +266,11 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file; see :func:`refuse_huge`."""
     return read_bytes(path).decode("utf-8")
+
+
+def refuse_irregular(path: Path) -> None:
+    """Raise an ``OSError`` if a path is not that of a regular file, or of a link to one."""
+    _refuse_irregular(path.stat(), path)
 
 
 def _refuse_irregular(status: os.stat_result, path: Path) -> None:
