@@ -207,7 +207,7 @@ def _refuse_names_elsewhere(folder: Path) -> None:
         for name in value if isinstance(value, list) else [value]:
             if isinstance(name, str) and not _is_below(name):
                 raise InputError(
-                    f"{folder / file}: `{key}` names {printable(name[:100])!r}, which is not below it; restore the file."
+                    f"{folder / file}: `{key}` names {printable(name[:100])!r}, which is not below it; restore it."
                 )
             if isinstance(name, str) and name.endswith(".index.json"):
                 _refuse_shards_elsewhere(folder / name)

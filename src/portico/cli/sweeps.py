@@ -37,7 +37,7 @@ from portico.errors import InputError
 from portico.report.page import REPORT_PAGE
 from portico.report.sweep_page import shown_value, sweep_page, sweep_results
 from portico.report.terminal import plain_console
-from portico.trust.disk import read_text, remove_stale_staging, write_text
+from portico.trust.disk import read_text, remove_detour, remove_stale_staging, write_text
 from portico.trust.names import TARGET
 
 # What a run's report says that none of its other files does.
@@ -343,6 +343,9 @@ class SweepFolder(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         own = _own_sweep.get()
         own.folder = Path(config.hydra.sweep.dir).absolute()
+        # Hydra writes the first, and makes the folders of jobs.
+        for path in (own.folder / SWEEP_CONFIG, *own.folder.glob("[0-9]*")):
+            remove_detour(path)
         own.started = time.time()
         # The jobs in other processes should end as they do after Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)

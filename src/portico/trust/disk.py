@@ -86,6 +86,25 @@ def open_new(path: Path, mode: str = "w", *, encoding: str | None = None, newlin
     return os.fdopen(descriptor, mode, encoding=encoding, newline=newline)
 
 
+def remove_detour(path: Path) -> None:
+    """Remove what would lead elsewhere if ``path`` were opened for writing: a link, a pipe, one of several names.
+
+    For files to which is appended, and for folders in which a library writes.
+    """
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        is_plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        if not (is_plain or stat.S_ISDIR(status.st_mode)):
+            path.unlink()
+
+
+def open_log(path: Path, *, encoding: str | None = None) -> IO[str]:
+    """Return a text file that is open for appending; what would lead elsewhere is replaced."""
+    remove_detour(path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, _BY_UMASK), "a", encoding=encoding)
+
+
 def move_files(source: Path, folder: Path) -> None:
     """Move all files below ``source`` to the same places below ``folder``, where they replace files and links."""
     with _opened(source) as opened, _opened(folder) as target:

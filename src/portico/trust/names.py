@@ -32,7 +32,7 @@ class _Origin:
 
     file: Path
     advice: str
-    admitted: tuple[Path, ...]
+    admitted: tuple[Path, ...] | None
 
 
 # The files that names come from now. Not a context variable: threads begin without its value.
@@ -62,17 +62,17 @@ def from_folder(
     *,
     trusted: bool = False,
     advice: str = "if you trust the run, allow it with --trust-config",
-    admitted: Sequence[Path] = (),
+    admitted: Sequence[Path] | None = (),
 ) -> Iterator[None]:
     """Inside the block, judge names in data as names in ``file``, whose folder may come from somebody else.
 
     Nothing is refused if the folder is ``trusted``; ``advice`` ends the sentences about what is refused. Paths in the
-    folder may be read, and paths at or below those ``admitted``.
+    folder may be read, and paths at or below those ``admitted``; ``None`` admits all.
     """
     if trusted:
         yield
         return
-    _files.append(_Origin(file, advice, tuple(admitted)))
+    _files.append(_Origin(file, advice, None if admitted is None else tuple(admitted)))
     try:
         yield
     finally:
@@ -96,9 +96,9 @@ def refuse_outside(path: str | Path, setting: str | None = None) -> None:
 
     Its author would choose which files of this machine are opened, and with ``/usr/**`` how many.
     """
-    if not _files:
+    origin = _files[-1] if _files else None
+    if origin is None or origin.admitted is None:
         return
-    origin = _files[-1]
     places = [place.resolve() for place in origin.admitted]
     if "**" not in str(path):  # which follows links to wherever they lead
         places.append(origin.file.parent.resolve())

@@ -49,7 +49,7 @@ def write_page(
     output: Path | None = None,
     max_megabytes: float = MAX_MEGABYTES,
     trust_config: bool = False,
-    allow_path: Sequence[Path] = (),
+    allow_path: Sequence[Path] | None = None,
 ) -> Path:
     """Write the report of a run, or the comparison with others, and return the file.
 
@@ -105,14 +105,15 @@ def read_run(
     *,
     data: str | Path | None = None,
     trust_config: bool = False,
-    allow_path: Sequence[Path] = (),
+    allow_path: Sequence[Path] | None = None,
 ) -> RunRecord:
     """Read a run's answers and join them with the questions.
 
     The folder has at least predictions; n-best lists, null odds, metrics, log history and configuration are used if
     they are there. The answer files of Hugging Face's example work too. ``data`` is a file of the questions in any
     supported format; by default what the run's ``config.yaml`` names. A dataset of the hub or a class that it names is
-    only loaded with ``trust_config``, and files outside of the folder only at or below a path of ``allow_path``.
+    only loaded with ``trust_config``. With ``allow_path``, as of the command, it may name files outside of the folder
+    at or below these paths only.
 
     Raises:
         InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
