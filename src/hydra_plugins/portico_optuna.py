@@ -39,6 +39,7 @@ from portico.cli.jobs import (
 from portico.cli.settings import schema_of
 from portico.errors import InputError, MissingPackageError
 from portico.rules import check_values
+from portico.trust.disk import replaced
 from portico.trust.names import TARGET, import_target
 
 log = logging.getLogger(__name__)
@@ -145,7 +146,8 @@ class OptunaSweeper(Sweeper):
             )
         self._refuse_pruner_without_evaluations()
         self.folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.config, self.folder / SWEEP_CONFIG)
+        with replaced(self.folder / SWEEP_CONFIG) as staging:
+            OmegaConf.save(self.config, staging)
         self._open_study()
         self._search()
         self._save_best()
@@ -449,7 +451,8 @@ class OptunaSweeper(Sweeper):
             choose = max if self.study.direction.name == "MAXIMIZE" else min
             best: Any = choose(kept, key=lambda one: float(one.value or 0))
             results |= {"best_params": best.params, "best_value": best.value}
-        OmegaConf.save(OmegaConf.create(results), self.folder / "optimization_results.yaml")
+        with replaced(self.folder / "optimization_results.yaml") as staging:
+            OmegaConf.save(OmegaConf.create(results), staging)
 
 
 def _is_feasible(trial: Any) -> bool:

@@ -80,7 +80,7 @@ from portico.loop.run import (
     log_overridden_arguments,
     log_training_start,
 )
-from portico.trust.disk import replaced, staged_folder, write_text
+from portico.trust.disk import read_text, replaced, staged_folder, write_text
 from portico.trust.files import save_tensors
 from portico.trust.names import data_only, made_part
 from portico.validation import (
@@ -1722,7 +1722,7 @@ class Trainer:
             write_text(written, json.dumps(metrics, indent=4, sort_keys=True))
         if combined:
             try:
-                known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
+                known = json.loads(read_text(everything)) if everything.is_file() else {}
             except ValueError as error:
                 raise InputError(
                     f"{everything} is not JSON ({error}), so the metrics are in {written.name} only; delete or repair "

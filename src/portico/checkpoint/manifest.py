@@ -84,7 +84,7 @@ def refresh_manifest(folder: Path) -> None:
     manifest = folder / MANIFEST_FILE
     if not manifest.is_file():
         return
-    listed, written = json.loads(manifest.read_text(encoding="utf-8")), manifest.stat().st_mtime_ns
+    listed, written = json.loads(read_text(manifest)), manifest.stat().st_mtime_ns
     if any(not (folder / name).is_file() or (folder / name).stat().st_mtime_ns > written for name in listed):
         write_manifest(folder)
 
@@ -217,7 +217,7 @@ def listed_shards(index: Path) -> list[Path]:
     Raises:
         InputError: If a file is not next to the index.
     """
-    names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    names = sorted(set(json.loads(read_bytes(index))["weight_map"].values()))
     for name in names:
         if Path(name).name != name:
             raise InputError(f"{index} lists {printable(name[:100])!r}, which is not next to it; restore the file.")
@@ -245,16 +245,47 @@ def refuse_oversized_model(name_or_path: str) -> None:
         is_count = name == "num_labels" or name.endswith(("layer", "layers"))
         if is_count and isinstance(value, int | float) and value > most:
             raise InputError(f"{config}: `{printable(name)}` is more than {most:,}; restore the file.")
+    _refuse_names_elsewhere(Path(name_or_path))
     for file in weight_files(Path(name_or_path)):
         if file.suffix not in (".safetensors", ".json"):
             with file.open("rb") as opened:
                 refuse_oversized(opened)
 
 
+def _refuse_names_elsewhere(folder: Path) -> None:
+    """Raise ``InputError`` if files of a model name weights or tokenizers that are not below their folder."""
+    for file, key in (("config.json", "transformers_weights"), ("tokenizer_config.json", "fast_tokenizer_files")):
+        settings: Any = None
+        with suppress(*DAMAGE, RecursionError):  # which ``from_pretrained`` explains
+            settings = json.loads(read_bytes(folder / file))
+        value = settings.get(key) if isinstance(settings, dict) else None
+        for name in value if isinstance(value, list) else [value]:
+            if isinstance(name, str) and not _is_below(name):
+                raise InputError(
+                    f"{folder / file}: `{key}` names {printable(name[:100])!r}, which is not below it; restore it."
+                )
+            if isinstance(name, str) and name.endswith(".index.json"):
+                _refuse_shards_elsewhere(folder / name)
+
+
+def _refuse_shards_elsewhere(index: Path) -> None:
+    try:
+        listed_shards(index)
+    except InputError:
+        raise
+    except DAMAGE:  # which ``from_pretrained`` explains
+        pass
+
+
+def _is_below(name: str) -> bool:
+    """Return whether a path in a file stays below the folder of the file."""
+    return not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
 def _fault(listed: dict[str, tuple[int, str]]) -> str | None:
     """Return what is wrong with the content of a manifest."""
     for name, (_, checksum, *_) in listed.items():
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if not _is_below(name):
             return f"lists {name[:100]!r}, which is outside the folder"
         if not str(checksum).startswith(_CHECKSUMS):
             return "is of another version of portico; delete it to use the files as they are"
@@ -324,7 +355,7 @@ def has_file(folder: Path, name: str) -> bool:
     manifest = folder / MANIFEST_FILE
     if not manifest.is_file() or _WEIGHTS.fullmatch(Path(name).name):
         return True
-    return name in json.loads(manifest.read_bytes())
+    return name in json.loads(read_bytes(manifest))
 
 
 def steps_of_checkpoints(run_folder: Path) -> dict[Path, int]:

@@ -313,7 +313,7 @@ def saved_position(folder: str) -> tuple[tuple[int, int] | None, int]:
         return None, num_processes
     file = Path(folder) / POSITION_FILE
     with reading(file):
-        epoch, num_examples = json.loads(file.read_text(encoding="utf-8"))
+        epoch, num_examples = json.loads(read_text(file))
         return (int(epoch), int(num_examples)), num_processes
 
 

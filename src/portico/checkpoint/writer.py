@@ -32,7 +32,7 @@ from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, reason_of
 from portico.trust import disk
-from portico.trust.disk import move_files
+from portico.trust.disk import move_files, remove_stale_staging
 from portico.trust.files import save_tensors
 
 if TYPE_CHECKING:
@@ -229,6 +229,7 @@ def clear_leftovers(run_folder: str) -> None:
     if incomplete := sorted(path.name for path in folder.glob(f"{_PARTIAL}/checkpoint-*")):
         logger.warning("%s: %s was not complete when a run ended, and is removed.", folder, ", ".join(incomplete))
     shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
+    remove_stale_staging(folder)
     for ending in (_REPLACED, _DELETED):
         for leftover in folder.glob(f".checkpoint-*{ending}"):
             _remove(leftover)

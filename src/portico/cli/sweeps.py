@@ -37,7 +37,7 @@ from portico.errors import InputError
 from portico.report.page import REPORT_PAGE
 from portico.report.sweep_page import shown_value, sweep_page, sweep_results
 from portico.report.terminal import plain_console
-from portico.trust.disk import read_text, write_text
+from portico.trust.disk import read_text, remove_detour, remove_stale_staging, write_text
 from portico.trust.names import TARGET
 
 # What a run's report says that none of its other files does.
@@ -50,6 +50,7 @@ _FEWEST_JOBS = 4
 def report_sweep(folder: Path) -> dict[str, Any]:
     """Write the report of the sweep in a folder, print its table, and return what is in ``sweep.json``."""
     summary = summary_of(folder, read_jobs(folder))
+    remove_stale_staging(folder)
     write_text(folder / SWEEP_FILE, json.dumps(summary, indent=1))
     write_text(folder / SWEEP_PAGE, sweep_page(summary))
     console = plain_console()
@@ -342,6 +343,9 @@ class SweepFolder(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         own = _own_sweep.get()
         own.folder = Path(config.hydra.sweep.dir).absolute()
+        # Hydra writes the first, and makes the folders of jobs.
+        for path in (own.folder / SWEEP_CONFIG, *own.folder.glob("[0-9]*")):
+            remove_detour(path)
         own.started = time.time()
         # The jobs in other processes should end as they do after Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)

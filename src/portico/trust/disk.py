@@ -97,6 +97,25 @@ def open_new(path: Path, mode: str = "w", *, encoding: str | None = None, newlin
     return os.fdopen(descriptor, mode, encoding=encoding, newline=newline)
 
 
+def remove_detour(path: Path) -> None:
+    """Remove what would lead elsewhere if ``path`` were opened for writing: a link, a pipe, one of several names.
+
+    For files to which is appended, and for folders in which a library writes.
+    """
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        is_plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        if not (is_plain or stat.S_ISDIR(status.st_mode)):
+            path.unlink()
+
+
+def open_log(path: Path, *, encoding: str | None = None) -> IO[str]:
+    """Return a text file that is open for appending; what would lead elsewhere is replaced."""
+    remove_detour(path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, _BY_UMASK), "a", encoding=encoding)
+
+
 def move_files(source: Path, folder: Path) -> None:
     """Move all files below ``source`` to the same places below ``folder``, where they replace files and links."""
     with _opened(source) as opened, _opened(folder) as target:
@@ -211,7 +230,8 @@ def _move(source: int, target: int) -> None:
             _set_mode_by_umask(name, source)
     for name, mode in modes.items():
         if stat.S_ISDIR(mode):
-            _make_folder(name, target)
+            if _move_folder(name, source, target):
+                continue
             with _opened(name, within=source) as inner_source, _opened(name, within=target) as inner_target:
                 _move(inner_source, inner_target)
             os.rmdir(name, dir_fd=source)
@@ -224,13 +244,18 @@ def _names_in(folder: int) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def _make_folder(name: str, target: int) -> None:
-    """Make a folder where there is none; a link to one is replaced."""
+def _move_folder(name: str, source: int, target: int) -> bool:
+    """Move a folder to where there is none, or a link to one; else return False."""
     with suppress(FileNotFoundError):
         if stat.S_ISLNK(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=target)
-    with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=target)
+    try:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
 
 
 def _set_mode_by_umask(name: str, folder: int) -> None:
@@ -438,6 +463,11 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file; see :func:`refuse_huge`."""
     return read_bytes(path).decode("utf-8")
+
+
+def refuse_irregular(path: Path) -> None:
+    """Raise an ``OSError`` if a path is not that of a regular file, or of a link to one."""
+    _refuse_irregular(path.stat(), path)
 
 
 def _refuse_irregular(status: os.stat_result, path: Path) -> None:

@@ -17,7 +17,7 @@ from portico.mrc.datasets.examples import Examples, answer_texts
 from portico.mrc.metrics import exact_match, token_f1
 from portico.mrc.postprocess.answers import Answers
 from portico.mrc.postprocess.ranking import RankedSpans, span_probabilities
-from portico.trust.disk import write_text
+from portico.trust.disk import read_text, write_text
 
 Float64s = npt.NDArray[np.float64]
 
@@ -78,7 +78,7 @@ class AnswerCalibration:
         if not path.is_file():
             return None
         try:
-            loaded = cls(**json.loads(path.read_text(encoding="utf-8")))
+            loaded = cls(**json.loads(read_text(path)))
             loaded._check()
             return loaded
         except (TypeError, ValueError, RecursionError) as error:
