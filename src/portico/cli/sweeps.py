@@ -1,6 +1,8 @@
 """The report of a sweep: a table of its jobs, ``sweep.json`` and ``sweep.html``."""
 
+import errno
 import json
+import os
 import shlex
 import signal
 import time
@@ -63,6 +65,8 @@ def report_sweep(folder: Path) -> dict[str, Any]:
 
 def read_jobs(folder: Path) -> list[SweepJob]:
     """Return the jobs of a sweep by number; raise an ``InputError`` if the folder has none."""
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     found = [SweepJob.read(path.parent) for path in folder.rglob(JOB_FILE)]
     jobs = sorted((job for job in found if job is not None), key=lambda job: (job.number, str(job.folder)))
     if not jobs:

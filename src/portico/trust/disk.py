@@ -168,7 +168,21 @@ def owned(folder: Path) -> Iterator[None]:
             raise
         except OSError:  # of a file system without locks, or with locks on files alone
             pass
-        yield
+        _owning.add(opened)
+        try:
+            yield
+        finally:
+            _owning.discard(opened)
+
+
+def _own_nothing() -> None:
+    """Close the folders in a forked process, such as a worker of a loader, which may live longer than the owner."""
+    while _owning:
+        os.close(_owning.pop())
+
+
+_owning: set[int] = set()
+os.register_at_fork(after_in_child=_own_nothing)
 
 
 def owner_of(folder: Path) -> str | None:
