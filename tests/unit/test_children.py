@@ -29,5 +29,5 @@ def test_a_killed_process_takes_its_children_along():
         assert child is not None
         assert child.ppid() == parent.pid
         os.kill(parent.pid, signal.SIGKILL)
-        gone, alive = psutil.wait_procs([child, grandchild], timeout=30)
+        _, alive = psutil.wait_procs([child, grandchild], timeout=30)
     assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]

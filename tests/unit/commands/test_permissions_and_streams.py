@@ -53,7 +53,7 @@ def test_a_folder_without_permission_is_named(command, tmp_path):
 
 @pytest.fixture
 def sweep(tmp_path):
-    job = '{"number": 0, "overrides": ["name=\\u00fc\\u4e2d"], "status": "finished", "goals": {"f1": "max"}, "seconds": 1.0'
+    job = '{"number": 0, "overrides": ["name=a"], "status": "finished", "goals": {"f1": "max"}, "seconds": 1.0'
     (tmp_path / "sweep" / "0").mkdir(parents=True)
     (tmp_path / "sweep" / "0" / "job.json").write_text(job + ', "objective": {"f1": 1.0}, "metrics": {"f1": 1.0}}')
     return tmp_path

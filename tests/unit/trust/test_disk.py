@@ -214,14 +214,17 @@ def test_a_folder_has_one_owner_until_its_process_ends(tmp_path):
 
 def test_a_forked_process_does_not_own_the_folder_of_its_parent(tmp_path):
     reader, writer = os.pipe()
+    of_child, ready = os.pipe()
     with disk.owned(tmp_path):
         child = os.fork()
         if not child:
             os.close(writer)
+            os.write(ready, b"1")
             os.read(reader, 1)
             os._exit(0)
+        os.read(of_child, 1)
     assert disk.owner_of(tmp_path) is None
     os.close(writer)
     os.waitpid(child, 0)
-    os.close(reader)
-    assert not list(tmp_path.iterdir())
+    for descriptor in (reader, of_child, ready):
+        os.close(descriptor)
