@@ -201,7 +201,14 @@ class OptunaSweeper(Sweeper):
             load_if_exists=True,
         )
         # With the seed it began with, a continued search would draw the first values again.
-        self.study.sampler = self._sampler(num_trials=len(self.study.get_trials(deepcopy=False)))
+        num_trials = len(self.study.get_trials(deepcopy=False))
+        self.study.sampler = self._sampler(num_trials)
+        if num_trials and self._is_seeded:
+            log.warning(
+                f"The search continues after {num_trials} trials. Its sampler begins anew, so with "
+                f"`hydra.sweeper.sampler.seed={self.sampler['seed']}` the further trials have other values than in a "
+                "search without an interruption."
+            )
         found = [one.name.lower() for one in self.study.directions]
         if found != directions:
             raise InputError(
@@ -252,6 +259,13 @@ class OptunaSweeper(Sweeper):
                 f"objective.mode={list(goals.values())}; set objective.metric, and objective.mode to max or min."
             )
         return directions
+
+    @property
+    def _is_seeded(self) -> bool:
+        """Whether a seed was given for a sampler that draws with it; a grid and a sequence go on where they were."""
+        name = str(self.sampler.get(TARGET, "")) if self.sampler else ""
+        is_drawn = not name.endswith(("GridSampler", "QMCSampler", "BruteForceSampler"))
+        return bool(self.sampler) and self.sampler.get("seed") is not None and is_drawn
 
     def _sampler(self, num_trials: int) -> Any:
         """Return the sampler of a study that has ``num_trials`` trials."""

@@ -115,6 +115,11 @@ def _replayed(
             step = OpenStep.read(Path(folder))
             if step is not None:
                 return step
+            if replays and (strategy := replays[0].launching_strategy) is not None:
+                raise InputError(
+                    f"{script.target} trains in processes that `strategy={strategy}` starts for the call, which are "
+                    "not replayed; set `strategy='ddp'`, or train on one device."
+                )
             raise InputError(
                 f"{script.target} trained with no Trainer, or ended before the step; give a "
                 "script that calls `Trainer.train`, and a step of its training."

@@ -104,6 +104,12 @@ class Verification:
     def __exit__(self, *_: object) -> None:
         for script in self._started:
             script.end()
+        for script in self._started:
+            # Of a verification that was killed, which may have run both at the same time.
+            for output in redirected_folders(script.folder):
+                plain = str(output).removesuffix(AT_THE_SAME_TIME)
+                for leftover in (plain, f"{plain}{AT_THE_SAME_TIME}"):
+                    shutil.rmtree(leftover, ignore_errors=True)
 
     def run(self, report: Path | None, *, is_once: bool) -> int:
         """Compare transformers with portico, and with itself if they differ; return the exit code."""

@@ -93,9 +93,11 @@ def _default_page(run: Path, others: Sequence[Path]) -> Path:
 
 
 def _is_ours(path: Path) -> bool:
+    """Return whether this command has written a file: a page, or an empty one that a killed process has left."""
     try:
         with open_regular(path) as file:
-            return GENERATOR.encode() in file.read(_HEAD)
+            head = file.read(_HEAD)
+            return not head or GENERATOR.encode() in head
     except OSError:
         return False
 

@@ -322,6 +322,10 @@ def test_a_foreign_file_is_never_overwritten_and_the_output_is_checked(make_run,
     foreign.write_text("<p>mine</p>")
     refused("the file exists and was not written by this command; name another with --output", run)
     assert foreign.read_text() == "<p>mine</p>"
+    foreign.write_text("")  # as a killed process has left it
+    assert main([str(run)]) is None
+    assert foreign.stat().st_size
+    foreign.unlink()
     refused("is a folder; name a file with --output, for example", run, output=tmp_path)
     refused("cannot be written .No such file or directory.; name another", run, output=tmp_path / "no" / "a.html")
     for number in (0, -1, float("nan")):
