@@ -300,7 +300,7 @@ def naming_full_disk(run_folder: Path, path: Path | None = None) -> Iterator[Non
     """Name ``path``, or the file, and the newest complete checkpoint if there is no room in the folder of a run."""
     newest = max(steps_of_checkpoints(run_folder).items(), key=lambda item: item[1], default=(None, 0))[0]
     kept = f"; {newest.name} is complete, and the run can be resumed from there" if newest is not None else ""
-    with disk.naming_full_disk(path, run_folder, kept):
+    with disk.naming_missing_room(path, run_folder, kept):
         yield
 
 

@@ -20,7 +20,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.syntax import Syntax
 
-from portico.children import end_with_parent
 from portico.cli import option_parser
 from portico.cli.composition import (
     CONFIG_NAME,
@@ -48,6 +47,7 @@ from portico.cli.jobs import (
 )
 from portico.cli.settings import suggestion
 from portico.cli.sweeps import reported_sweep
+from portico.distributed.children import end_with_parent
 from portico.distributed.launchers import join_mpi
 from portico.errors import InputError, ends_with_its_reader, exit_with_error, explaining_panics, nearest_names
 from portico.report.terminal import plain_console

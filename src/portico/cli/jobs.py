@@ -20,9 +20,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from portico.children import ending_with_this
 from portico.cli.folders import recorded_settings, refuse_running
 from portico.data.defects import shorten
+from portico.distributed.children import ending_with_this
 from portico.errors import InputError, printable
 from portico.trust.disk import read_text, write_text
 from portico.trust.names import TARGET

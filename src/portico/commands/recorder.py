@@ -14,10 +14,10 @@ from functools import partial, wraps
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 
-from portico.children import end_with_parent
 from portico.commands.install import install_on_demand
 from portico.commands.record import VARIABLE, RecordSettings, ScriptRecord, adapt_arguments
 from portico.commands.script import Script, pass_on
+from portico.distributed.children import end_with_parent
 from portico.errors import InputError
 from portico.imports import when_imported
 

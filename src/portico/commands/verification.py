@@ -15,7 +15,6 @@ from typing import Self
 from markupsafe import Markup
 from rich.table import Table
 
-from portico.children import ending_with_this
 from portico.commands.comparison import (
     Growth,
     RecordedRun,
@@ -36,6 +35,7 @@ from portico.commands.record import (
     redirected_folders,
 )
 from portico.commands.script import Script
+from portico.distributed.children import ending_with_this
 from portico.errors import InputError
 from portico.report.charts import Series, line_chart
 from portico.report.page import Section, html_table, panels, render_page

@@ -332,7 +332,7 @@ class StorageFullError(OSError):
 
 
 @contextmanager
-def naming_full_disk(path: Path | None, folder: Path, advice: str = "") -> Iterator[None]:
+def naming_missing_room(path: Path | None, folder: Path, advice: str = "") -> Iterator[None]:
     """Raise a :class:`StorageFullError` if there is no room for what a library writes into ``folder``.
 
     Args:
@@ -346,8 +346,10 @@ def naming_full_disk(path: Path | None, folder: Path, advice: str = "") -> Itera
         number = _full_disk(error, folder)
         if number is None:
             raise
-        known = isinstance(error, StorageFullError)
-        reason = error.strerror if known else f"{os.strerror(number)}: {_missing_room(number, folder)}"
+        if isinstance(error, StorageFullError):
+            reason = error.strerror
+        else:
+            reason = f"{os.strerror(number)}: {_missing_room(number, folder)}"
         name = path or (error.filename if isinstance(error, OSError) else None) or folder
         raise StorageFullError(number, f"{reason}{advice}", str(name)) from error
 

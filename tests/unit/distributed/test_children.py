@@ -9,14 +9,14 @@ import psutil
 
 CHILD = """
 import subprocess, sys, time
-from portico.children import end_with_parent
+from portico.distributed.children import end_with_parent
 end_with_parent()
 print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
 time.sleep(60)
 """
 PARENT = f"""
 import os, subprocess, sys
-from portico.children import ending_with_this
+from portico.distributed.children import ending_with_this
 subprocess.run([sys.executable, "-c", {CHILD!r}], env=ending_with_this(os.environ))
 """
 
