@@ -8,8 +8,10 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager, nullcontext, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -20,6 +22,7 @@ from starlette.testclient import TestClient
 from transformers import TrainerCallback
 
 import hostile_folders
+from effects import outside, recorded_effects
 from fake_experiment import SearchedExperiment
 from hostile_folders import RUN, canary_of
 from hydra_plugins.portico_launchers import logged
@@ -50,6 +53,9 @@ SMALL = (
 )
 TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 ZOO = hostile_folders.zoo()
+NOBODY = 65534
+WRITERS = {name: one.written for name, one in hostile_folders.EFFECTS.items() if one.written}
+WRITERS |= hostile_folders.WRITTEN_TOO
 GROUPS = ("args", "callbacks", "data", "experiment", "metric", "model", "postprocess", "preprocess", "task", "trainer")
 
 
@@ -146,6 +152,13 @@ def commands(tmp_path, command_line, monkeypatch):
             "+experiment=mrc", f"_target_={experiment}", f"paths.output_dir={folder / '0'}", "objective.metric=eval_f1"
         )
 
+    def continued(folder):
+        settings = copy.deepcopy(composed("train"))
+        settings["paths"]["output_dir"] = str(folder)
+        settings["args"]["resume_from_checkpoint"] = True
+        settings["args"]["load_best_model_at_end"] = False
+        experiment_of(settings, str(folder)).train()
+
     def search(folder):
         choices = ("args.learning_rate=tag(log, interval(1e-5, 1e-1))", "args.weight_decay=interval(0.0, 1.0)")
         sweep = ("hydra/sweeper=portico_optuna", "hydra/sweeper/sampler=cmaes", "hydra.sweeper.n_trials=2")
@@ -157,6 +170,7 @@ def commands(tmp_path, command_line, monkeypatch):
         "report": lambda folder: report.main([str(folder)]),
         "sweep": lambda folder: sweep.main([str(folder)]),
         "job": job,
+        "continue": continued,
         "search": search,
         "rerun": lambda folder: command_line("--experimental", str(folder / ".hydra/config.pickle")),
         "resume": lambda folder: classification("train", "args", "resume_from_checkpoint", folder / "checkpoint-2"),
@@ -164,6 +178,53 @@ def commands(tmp_path, command_line, monkeypatch):
         "predict": lambda folder: classification("predict", "model", "name_or_path", folder),
         "demo": lambda folder: demo.main([str(folder), "--port", "0", "--device", "cpu"]),
     }
+
+
+def admitted(command, folder):
+    """Return what SECURITY.md lets a command do, as patterns of effects."""
+    places = {
+        "RUN": str(folder.resolve()),
+        "OUT": str(folder.resolve().with_name("out")),
+        "TEMP": str(Path(tempfile.gettempdir()).resolve()),
+    }
+    patterns = hostile_folders.EFFECTS[hostile_folders.SAME_EFFECTS.get(command, command)].admitted
+    return [re.sub("RUN|OUT|TEMP", lambda match: re.escape(places[match[0]]), pattern) for pattern in patterns]
+
+
+@contextmanager
+def ended_in_time(seconds=60):
+    """Interrupt a block that waits for a pipe or a terminal."""
+
+    def interrupt(*_):
+        raise TimeoutError(f"it has not ended after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def as_ordinary_user(folder):
+    """Let the block have the rights of an ordinary user, who owns ``folder``; root may do what others may not."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
 
 
 @contextmanager
@@ -193,13 +254,116 @@ def test_no_code_of_a_folder_runs(animal, command, folder_for, commands, tmp_pat
     monkeypatch.syspath_prepend(folder)
     # transformers checks the values of configurations since 5.4; a model then computes with a wrong kind of value.
     unchecked = (TypeError,) if is_before("5.4") else ()
-    with suppress(InputError, SystemExit, *unchecked), little_memory():
+    with suppress(InputError, SystemExit, *unchecked), little_memory(), recorded_effects() as effects:
         commands[command](folder)
+    assert not outside(effects, admitted(command, folder))
     assert not canary_of(folder).exists()
     assert not connections
     assert "8015271" not in "".join(capsys.readouterr())
     files = [one for one in tmp_path.rglob("*") if one.is_file() and one.stat().st_size < 1 << 30]
     assert not [one for one in files if b"8015271" in one.read_bytes()]
+
+
+@pytest.mark.parametrize("way", hostile_folders.WAYS)
+@pytest.mark.parametrize("command", list(WRITERS))
+def test_what_a_command_writes_stays_in_its_folder(command, way, folder_for, commands, monkeypatch):
+    """What is at the names that it writes, now or in an earlier release, is replaced, and not followed or opened."""
+    folder = folder_for(command)
+    if command == "continue":
+        shutil.rmtree(folder / "checkpoint-3")
+    for name in WRITERS[command]:
+        hostile_folders.detour(folder / name, way)
+    monkeypatch.chdir(folder)
+    # A report replaces only pages of its own, and the record of a job has to be one.
+    may_refuse = command in ("report", "job") and way != "a link to nothing"
+    with recorded_effects() as effects, ended_in_time():
+        try:
+            code = commands[command](folder)
+        except SystemExit as ended:
+            code = ended.code
+    assert code in ((None, 0, 1) if may_refuse else (None, 0))
+    assert not outside(effects, admitted(command, folder))
+    assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
+    for name in WRITERS[command] if not code else ():
+        if ".partial" not in name:  # the names of an earlier release, which are left alone
+            status = (folder / name).lstat()
+            assert stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1), name
+
+
+@pytest.mark.parametrize("command", ["report", "sweep"])
+def test_an_ordinary_user_writes_the_pages_too(command, folder_for, commands, monkeypatch):
+    with tempfile.TemporaryDirectory() as above:
+        folder = shutil.copytree(folder_for(command), Path(above, RUN))
+        page = folder / ("report.html" if command == "report" else "sweep.html")
+        hostile_folders.detour(page, "a link to a file")
+        monkeypatch.chdir(folder)
+        with as_ordinary_user(Path(above)), recorded_effects() as effects, suppress(SystemExit):
+            commands[command](folder)
+        assert not outside(effects, admitted(command, folder))
+        assert "<html" in page.read_text()
+        assert not page.is_symlink()
+        assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
+
+
+def test_a_folder_that_an_ordinary_user_cannot_write_to_is_named(folder_for, commands, capsys):
+    with tempfile.TemporaryDirectory() as above:
+        folder = shutil.copytree(folder_for("report"), Path(above, RUN))
+        with as_ordinary_user(Path(above)):
+            folder.chmod(0o500)
+            with pytest.raises(SystemExit, match=r"^1$"):
+                commands["report"](folder)
+        assert f"{folder / 'report.html'}: cannot be written (Permission denied)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", hostile_folders.WAYS)
+def test_a_comparison_stays_in_its_folder(way, folder_for):
+    first, second = folder_for("report", name="first"), folder_for("report")
+    hostile_folders.detour(second / "comparison-with-first.html", way)
+    with recorded_effects() as effects, ended_in_time(), suppress(SystemExit):
+        report.main([str(first), str(second)])
+    assert not outside(effects, admitted("report", second))
+    assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(second))
+
+
+@pytest.mark.parametrize("way", hostile_folders.WAYS)
+@pytest.mark.parametrize("name", ["study.journal", "study.journal.damaged"])
+def test_the_journal_of_a_search_stays_in_its_folder(name, way, folder_for, commands, monkeypatch):
+    """Optuna appends to it in place."""
+    folder = folder_for("search")
+    hostile_folders.rewritten(folder, "multirun.yaml", {"hydra": {}})
+    hostile_folders.detour(folder / name, way)
+    monkeypatch.chdir(folder)
+    with recorded_effects() as effects, ended_in_time():
+        commands["search"](folder)
+    assert not outside(effects, admitted("search", folder))
+    assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
+
+
+def test_effects_outside_are_found(tmp_path):
+    """The hook sees what it is to forbid."""
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / RUN).mkdir()
+    with recorded_effects() as effects:
+        (tmp_path / "link").write_text("")
+        (tmp_path / RUN / "inside").write_text("")
+        (tmp_path / "link").rename(tmp_path / RUN / "link")
+        subprocess.run(["true"], check=True)
+        with suppress(OSError), socket.socket() as connection:
+            connection.connect(("127.0.0.1", 9))
+    found = outside(effects, [rf"\S+ {re.escape(str(tmp_path / RUN))}(/\S*)?"])
+    assert ("write", str(tmp_path / "elsewhere")) in found
+    assert ("os.rename", str(tmp_path / "link")) in found
+    assert {"process", "connection"} <= {kind for kind, _ in found}
+    assert not [path for _, path in found if path.startswith(str(tmp_path / RUN))]
+
+
+@pytest.mark.parametrize("name", list(hostile_folders.REACHES))
+def test_settings_that_reach_out_are_refused_with_a_sentence(name, harmless, commands, tmp_path, capsys):
+    folder = shutil.copytree(harmless, tmp_path / RUN)
+    hostile_folders.reaching(folder, name)
+    with pytest.raises(SystemExit, match=r"^1$"):
+        commands["replay"](folder)
+    assert re.search(hostile_folders.REACHES[name][1], capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("name", ["; mkdir canary", "$(mkdir canary)", "`mkdir canary`", "a\nmkdir canary", "--help"])
