@@ -72,7 +72,9 @@ def outside(effects: Sequence[tuple[str, str]], allowed: Sequence[str]) -> list[
 
 
 def _full(path: Any, folder: int | None) -> str:
-    name = os.fsdecode(path) if not isinstance(path, int) else f"/proc/self/fd/{path}"
+    if isinstance(path, int):
+        return os.readlink(f"/proc/self/fd/{path}")  # noqa: PTH115
+    name = os.fsdecode(path)
     if isinstance(folder, int) and folder >= 0 and not name.startswith("/"):
         name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)  # noqa: PTH115, PTH118
     parent, last = os.path.split(os.path.abspath(name))  # noqa: PTH100

@@ -179,7 +179,7 @@ EFFECTS: Mapping[str, Effects] = {
         "files in the folder of the sweep and of its jobs, where links are replaced",
         (r"\S+ RUN(/\S*)?",),
         "as above; launchers start processes",
-        written=("multirun.yaml", "optimization_results.yaml", "sweep.json", "sweep.html", "1"),
+        written=("multirun.yaml", "optimization_results.yaml", "sweep.json", "sweep.html", "0"),
     ),
 }
 # Commands of the tests that do what one in the table does.
@@ -190,7 +190,7 @@ WRITTEN_TOO: Mapping[str, Sequence[str]] = {
     "continue": (
         *("config.json", "tokenizer.json", "tokenizer_config.json", "training_args.bin", "model.safetensors"),
         *("trainer_state.json", "train_results.json", "all_results.json", "eval_results.json", "report.html"),
-        *(".all_results.json.partial", ".checkpoint-3.replaced", ".checkpoint-3.deleted", "checkpoint-3", "csv"),
+        *(".all_results.json.partial", ".checkpoint-3.replaced", ".checkpoint-3.deleted", "checkpoint-3"),
     ),
 }
 
