@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gzip
 import json
 import os
 import re
@@ -32,8 +33,10 @@ from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_of
 from portico.commands import demo, replay, report, sweep
 from portico.compat.releases import is_before
+from portico.hub import refuse_missing_model
 from portico.loop.model_setup import made_logger
 from portico.mrc.config import load_examples
+from portico.mrc.models.loading import load_reader
 from portico.mrc.models.small_bert import new_reader
 from portico.trust.files import load_own
 from portico.trust.names import from_folder, resolved
@@ -55,6 +58,7 @@ SMALL = (
 TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 ZOO = hostile_folders.zoo()
 NOBODY = 65534
+PARIS = {"text": ["Paris"], "answer_start": [13]}
 WRITERS = {name: one.written for name, one in hostile_folders.EFFECTS.items() if one.written}
 WRITERS |= hostile_folders.WRITTEN_TOO
 NOT_ALWAYS = ("0/job.json", "0/train.log")  # of jobs that are part of a search, or log
@@ -305,7 +309,7 @@ def test_an_ordinary_user_writes_the_pages_too(command, folder_for, commands, mo
     with tempfile.TemporaryDirectory() as above:
         folder = shutil.copytree(folder_for(command), Path(above, RUN))
         page = folder / ("report.html" if command == "report" else "sweep.html")
-        hostile_folders.detour(page, "a link to a file")
+        hostile_folders.detour(page, "a link to nothing")
         monkeypatch.chdir(folder)
         with as_ordinary_user(Path(above)), recorded_effects() as effects, suppress(SystemExit):
             commands[command](folder)
@@ -348,6 +352,94 @@ def test_the_journal_of_a_search_stays_in_its_folder(name, way, folder_for, comm
         commands["search"](folder)
     assert not outside(effects, admitted("search", folder))
     assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory):
+    """The folder of a short training on questions in its own files."""
+    folder = tmp_path_factory.mktemp("answering") / RUN
+    folder.mkdir()
+    text = "Ada lives in Paris."
+    questions = [{"id": str(n), "question": "Where?", "context": text, "answers": PARIS} for n in range(8)]
+    for name in ("train", "validation"):
+        (folder / f"{name}.json").write_text(json.dumps({"data": questions}))
+    chosen = [f"data.{name}_file={folder / name}.json" for name in ("train", "validation")]
+    lengths = ("preprocess.max_seq_length=32", "preprocess.doc_stride=8", "preprocess.vocab_size=60")
+    cached = f"preprocess.cache_dir={folder.parent / 'cache'}"
+    settings = compose(
+        [
+            *(one for one in QUIET if "num_" not in one),
+            *SMALL,
+            *chosen,
+            *lengths,
+            cached,
+            f"paths.output_dir={folder}",
+        ],
+        experiment="mrc",
+    )
+    hostile_folders.rewritten(folder, "config.yaml", settings)
+    experiment_of(settings, str(folder)).train()
+    return folder
+
+
+def test_a_replay_neither_reads_nor_writes_the_cache_that_a_run_names(answering, commands, tmp_path, capsys):
+    cache = answering.parent / "cache"
+    assert [*cache.glob("*/features.json")]
+    for index in cache.glob("*/features.json"):
+        index.write_text("{}")  # reading it would fail
+    for name in ("cache", "elsewhere"):
+        hostile_folders.rewritten(answering, "config.yaml", {"preprocess/cache_dir": str(answering.parent / name)})
+        with pytest.raises(SystemExit, match=r"^0$"), recorded_effects() as effects:
+            commands["replay"](answering)
+        assert not outside(effects, admitted("replay", answering))
+    assert not (answering.parent / "elsewhere").exists()
+    hostile_folders.rewritten(answering, "config.yaml", {"preprocess/cache_dir": str(cache)})
+    with pytest.raises(SystemExit, match=r"^1$"):
+        replay.main([str(answering), "--step", "3", "--trust-config"])
+    assert "features.json is no index of stored features" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [(), pytest.param(("--trust-config",), marks=pytest.mark.slow)])
+def test_a_folder_does_not_lift_the_limit_for_compressed_data(option, folder_for, capsys):
+    folder = folder_for("report")
+    with gzip.open(folder / "data.json.gz", "wb", compresslevel=1) as file:
+        for _ in range(80):
+            file.write(b" " * (1 << 20))
+    data = {f"{name}_file": str(folder / "data.json.gz") for name in ("train", "validation")}
+    hostile_folders.rewritten(folder, "config.yaml", {"data": {**data, "max_gzip_ratio": float("inf")}})
+    with pytest.raises(SystemExit, match=r"^1$"):
+        report.main([str(folder), *option])
+    error = capsys.readouterr().err
+    assert ("which would be expanded in full; if you trust the run, allow it with --trust-config" in error) != bool(
+        option
+    )
+    assert ("the file is empty" in error) == bool(option)
+
+
+def test_adapters_do_not_choose_a_model_elsewhere(tmp_path):
+    hostile_folders.rewritten(tmp_path, "adapter_config.json", {"base_model_name_or_path": "theirs/model"})
+    with (
+        from_folder(tmp_path / "config.yaml"),
+        pytest.raises(InputError, match=r"base_model_name_or_path=theirs/model`, which would be downloaded"),
+    ):
+        refuse_missing_model("model.name_or_path", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["weights elsewhere", "tokenizers elsewhere"])
+def test_names_in_a_model_stay_below_its_folder(name, reader, tmp_path):
+    folder = shutil.copytree(reader, tmp_path / RUN)
+    hostile_folders.rewritten(folder, *hostile_folders.MODEL_CHANGES[name])
+    with pytest.raises(InputError, match=r"config\.json: `\w+` names '\.\./.*', which is not below it; restore it"):
+        load_reader(str(folder))
+
+
+def test_an_index_that_a_model_names_lists_files_next_to_it(reader, tmp_path):
+    folder = shutil.copytree(reader, tmp_path / RUN)
+    name = "theirs.safetensors.index.json"
+    hostile_folders.rewritten(folder, "config.json", {"transformers_weights": name})
+    (folder / name).write_text(json.dumps({"metadata": {}, "weight_map": {"x": "../../elsewhere.safetensors"}}))
+    with pytest.raises(InputError, match=r"theirs\.\S+ lists '\.\./\.\./elsewhere\.\w+', which is not next to it"):
+        load_reader(str(folder))
 
 
 @pytest.mark.parametrize("logger", ["csv", "tensorboard"])
