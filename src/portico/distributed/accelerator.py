@@ -570,13 +570,15 @@ class Accelerator:
         return gathered
 
     def save(self, obj: object, f: "str | PathLike[str] | IO[bytes]", safe_serialization: bool = False) -> None:
-        """Write ``obj`` to the path or open file ``f``, from one process; ``safe_serialization`` needs named weights."""
-        if self.is_main_process and not isinstance(f, str | PathLike):
+        """Write ``obj`` to the path or open file ``f``, from one process; ``safe_serialization`` needs a dict."""
+        if not self.is_main_process:
+            return
+        if not isinstance(f, str | PathLike):
             torch.save(obj, f)  # a file that is open
-        elif self.is_main_process and safe_serialization:
+        elif safe_serialization:
             with replaced(Path(f)) as staging:
                 safetensors.torch.save_file(cast("dict[str, torch.Tensor]", obj), staging, metadata={"format": "pt"})
-        elif self.is_main_process:
+        else:
             save_tensors(obj, Path(f))
 
     @property
