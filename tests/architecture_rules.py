@@ -77,6 +77,7 @@ _LIBRARIES_THAT_WRITE = (
 WRITES_ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("commands.replayed_step", "symlink_to"): "names checkpoints in the temporary folder of a replay",
     ("commands.verification", "move"): "into a temporary folder",
+    ("distributed.accelerator", "save"): "into a file that the user has opened",
     ("errors", "open"): "sends the output of a command that has ended to /dev/null",
     ("ipu.trainer", "save_pretrained"): "is the method of an IPUConfig, which uses the writer",
 }

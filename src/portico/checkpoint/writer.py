@@ -87,7 +87,7 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
     staging = partial / final.name
     if args.should_save:
         _refuse_link(partial)
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
         staging.mkdir(parents=True)
     accelerator.wait_for_everyone()
     if parts.async_save:
@@ -228,7 +228,7 @@ def clear_leftovers(run_folder: str) -> None:
             replaced.rename(final)
     if incomplete := sorted(path.name for path in folder.glob(f"{_PARTIAL}/checkpoint-*")):
         logger.warning("%s: %s was not complete when a run ended, and is removed.", folder, ", ".join(incomplete))
-    shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
+    _remove(folder / _PARTIAL)
     remove_stale_staging(folder)
     for ending in (_REPLACED, _DELETED):
         for leftover in folder.glob(f".checkpoint-*{ending}"):
@@ -269,10 +269,10 @@ def _delete(checkpoint: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Delete a folder, a file or a link, if there is one; what a link leads to stays."""
-    if path.is_symlink() or path.is_file():
-        path.unlink(missing_ok=True)
-    else:
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
+    else:  # `shutil.rmtree` would open a pipe, and wait for its other end
+        path.unlink(missing_ok=True)
 
 
 def _refuse_link(partial: Path) -> None:
@@ -291,7 +291,7 @@ def _cleaning_up(final: Path, background: BackgroundWriter) -> Iterator[None]:
             yield
     except BaseException:
         background.discard()
-        shutil.rmtree(final.with_name(_PARTIAL), ignore_errors=True)
+        _remove(final.with_name(_PARTIAL))
         raise
 
 

@@ -259,11 +259,20 @@ def progress_callback() -> type[TrainerCallback]:
 
 
 def made_logger(part: object, folder: str) -> Any:
-    """Return a Lightning logger: an object, an instance of a class, or by its short name a logger in ``folder``."""
-    if part not in LIGHTNING_LOGGERS:
-        return made_part(part)
-    remove_detour(Path(folder, str(part)))
-    return CSVLogger(folder, name="csv") if part == "csv" else TensorBoardLogger(folder, name="tensorboard")
+    """Return a Lightning logger: an object, an instance of a class, or by its short name a logger in ``folder``.
+
+    What leads elsewhere in ``folder``, where the logger writes, is removed.
+    """
+    if part in LIGHTNING_LOGGERS:
+        made: Any = CSVLogger(folder, name="csv") if part == "csv" else TensorBoardLogger(folder, name="tensorboard")
+    else:
+        made = made_part(part)
+    if isinstance(made, CSVLogger | TensorBoardLogger):
+        for place in (made.root_dir, made.log_dir):
+            path = Path(place).absolute()
+            if path.is_relative_to(Path(folder).absolute()) and path != Path(folder).absolute():
+                remove_detour(path)
+    return made
 
 
 # ---- Memory ----

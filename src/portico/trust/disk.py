@@ -273,16 +273,18 @@ def _move_folder(name: str, source: int, target: int) -> bool:
 
 
 def _set_mode_by_umask(name: str, folder: int) -> None:
-    # A new file shows the umask: `os.umask` would change it for all threads.
+    # A new folder shows the umask: `os.umask` would change it for all threads.
     probe = f".{secrets.token_hex(8)}"
-    new = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _BY_UMASK, dir_fd=folder)
+    os.mkdir(probe, dir_fd=folder)
+    try:
+        mode = os.stat(probe, dir_fd=folder, follow_symlinks=False).st_mode & _BY_UMASK
+    finally:
+        os.rmdir(probe, dir_fd=folder)
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        os.fchmod(file, stat.S_IMODE(os.fstat(new).st_mode))
+        os.fchmod(file, mode)
     finally:
-        os.close(new)
         os.close(file)
-        os.unlink(probe, dir_fd=folder)
 
 
 @contextmanager

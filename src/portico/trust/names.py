@@ -109,7 +109,7 @@ def refuse_outside(path: str | Path, setting: str | None = None) -> None:
     raise InputError(
         printable(
             f"{origin.file} names {named}, which would be read from outside of its folder; if the run is to read it, "
-            f"allow it with --allow-path {shlex.quote(str(_without_pattern(found)))}."
+            f"allow it with --allow-path {shlex.quote(str(_without_pattern(Path(path).absolute())))}."
         )
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, overload
+from typing import IO, Any, overload
 
 import numpy as np
 from torch.utils.data import IterableDataset
@@ -131,7 +131,7 @@ def content_key(settings: Sequence[object], examples: Examples) -> str:
 
 def _write(folder: Path, parts: Iterator[FeatureSet]) -> None:
     """Write features in parts; the example indices of each part start at 0."""
-    files: dict[str, BinaryIO] = {}
+    files: dict[str, IO[bytes]] = {}
     arrays: dict[str, tuple[str, list[int]]] = {}
     num_tokens = num_examples = num_id_bytes = 0
     about: dict[str, Any] = {}

@@ -72,6 +72,8 @@ def write_page(
             f"{path}: the file exists and was not written by this command; name another with --output, or move it "
             "away."
         )
+    if output is not None and not path.parent.is_dir():
+        raise InputError(f"{path}: cannot be written (No such file or directory); name another with --output.")
     read = partial(read_run, data=data, trust_config=trust_config, allow_path=allow_path)
     try:
         if others:

@@ -156,11 +156,19 @@ def test_answer_files_of_the_transformers_example_can_be_read(tmp_path, data):
 
 def test_one_run(make_run, capsys):
     run = make_run()
-    main([str(run)])
+    with pytest.raises(SystemExit, match=r"^1$"):
+        main([str(run)])
+    data = run.parent / "dev.json"
+    assert f"names {data}, which would be read from outside of its folder; if" in (error := capsys.readouterr().err)
+    assert f"allow it with --allow-path {data}. " in error
+    for allowed in (data, run.parent):
+        main([str(run), "--allow-path", str(allowed)])
+    assert capsys.readouterr().out.splitlines() == 2 * [str(run / "report.html")]
+    main([str(run), "--data", str(data)])
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     page = Page((run / "report.html").read_text(encoding="utf-8"))
     assert "3 questions, 1 of them without an answer: 3 correct, 0 incorrect." in page.text
-    main([str(run)])  # its own page is written again
+    main([str(run), "--trust-config"])  # its own page is written again
 
 
 def test_two_runs(make_run, tmp_path):
@@ -173,7 +181,7 @@ def test_two_runs(make_run, tmp_path):
 
 def test_three_runs(make_run, capsys):
     runs = [make_run("first", {"a": "Turku", "b": "Zoë", "c": "1901"}), make_run("second"), make_run("third")]
-    main([str(run) for run in runs])
+    main([*(str(run) for run in runs), "--allow-path", str(runs[0].parent)])
     assert capsys.readouterr().out.strip() == str(runs[2] / "comparison-of-3-runs.html")
     page = Page((runs[2] / "comparison-of-3-runs.html").read_text(encoding="utf-8"))
     assert "3 runs from first" in page.text
@@ -346,5 +354,5 @@ def test_the_command_is_declared():
 
 
 def test_the_package_is_the_command(make_run, tmp_path):
-    done = python("-m", "portico.mrc.report", make_run(), folder=tmp_path)
+    done = python("-m", "portico.mrc.report", make_run(), "--allow-path", tmp_path, folder=tmp_path)
     assert done.stdout.endswith("report.html\n")
