@@ -1,4 +1,4 @@
-"""The table of SECURITY.md, from the zoo of hostile folders that the tests walk; running it writes the table anew."""
+"""The tables of SECURITY.md, from the zoo of hostile folders that the tests walk; running it writes them anew."""
 
 import re
 import sys
@@ -9,7 +9,8 @@ PAGE = ROOT / "SECURITY.md"
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / "tests"))
-    from hostile_folders import table
+    from hostile_folders import table, table_of_effects
 
+    tables = iter((table(), table_of_effects()))
     lines = re.compile(r"^\|.*\|$(\n\|.*\|$)*", re.MULTILINE)
-    PAGE.write_text(lines.sub(lambda _: table(), PAGE.read_text(encoding="utf-8"), count=1), encoding="utf-8")
+    PAGE.write_text(lines.sub(lambda _: next(tables), PAGE.read_text(encoding="utf-8"), count=2), encoding="utf-8")

@@ -60,6 +60,28 @@ DOORS = (
     "torch.distributed.checkpoint.state_dict_loader",
 )
 
+# The one module that writes files. Libraries that take a path get one that is staged, in a variable of that name.
+WRITER = "trust.disk"
+_WRITERS = (
+    *(f"shutil.{name}" for name in ("copy", "copy2", "copyfile", "copyfileobj", "copytree", "move")),
+    *("os.open", "os.truncate", "os.link", "os.symlink", "os.mkfifo", "fcntl.flock", "fcntl.lockf", "fcntl.fcntl"),
+    "FileLock",
+)
+_WRITING_METHODS = ("write_text", "write_bytes", "touch", "symlink_to", "hardlink_to", "tofile", "truncate")
+_LIBRARIES_THAT_WRITE = (
+    *("save_file", "save_pretrained", "save_to_disk", "save_to_json", "savez", "savez_compressed"),
+    *("savetxt", "savefig", "export_chrome_trace", "to_csv", "to_parquet", "create_or_update_model_card"),
+    *("torch.save", "np.save"),
+)
+# Calls of such functions elsewhere, by module, and why.
+WRITES_ELSEWHERE: Mapping[tuple[str, str], str] = {
+    ("commands.replayed_step", "symlink_to"): "names checkpoints in the temporary folder of a replay",
+    ("commands.verification", "move"): "into a temporary folder",
+    ("distributed.accelerator", "save"): "into a file that the user has opened",
+    ("errors", "open"): "sends the output of a command that has ended to /dev/null",
+    ("ipu.trainer", "save_pretrained"): "is the method of an IPUConfig, which uses the writer",
+}
+
 # Functions that several modules define under one name, and why.
 SHARED_FUNCTIONS: Mapping[str, str] = {
     "build_parser": "each command has one, which completion and the command itself use",
@@ -119,6 +141,7 @@ def violations(package: Path) -> list[str]:
         found += _assignments_of_unrelated_values(module)
         found += _imports_by_name(module)
         found += _full_loads(module)
+        found += _writes(module)
         for one in module.imports:
             found += [
                 f"{module.path}:{one.line} imports {one.target}: {why}" for why in _wrong(module, one, package.name)
@@ -144,6 +167,11 @@ def imports_of(package: Path, *others: str) -> list[str]:
         for one in module.imports
         if one.is_of(*others)
     ]
+
+
+def writes_in(package: Path) -> list[str]:
+    """Return a line for each call in ``package`` that writes a file at its place."""
+    return [line for module in _modules(package) for line in _writes(module)]
 
 
 def bases_within(kind: type, package: str) -> list[str]:
@@ -352,6 +380,33 @@ def _full_loads(module: Module) -> Iterator[str]:
         called = ast.unparse(node.func)
         if called.startswith(("torch.load", "np.load", "torch.distributed.checkpoint.", "dist_cp.", "dcp.")):
             yield f"{module.path}:{node.lineno} calls {called}: use trust.files, which bounds code and memory"
+
+
+def _writes(module: Module) -> Iterator[str]:
+    """Find calls that create, change, copy or lock a file at its place, where a link or a pipe may lead elsewhere."""
+    if module.name == WRITER:
+        return
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        arguments = [*node.args, *(one.value for one in node.keywords)]
+        is_staged = any("staging" in ast.unparse(one) for one in arguments)
+        name = called.rpartition(".")[2]
+        if (
+            called in _WRITERS
+            or (name in _WRITING_METHODS and isinstance(node.func, ast.Attribute))
+            or ((name in _LIBRARIES_THAT_WRITE or called in _LIBRARIES_THAT_WRITE) and not is_staged)
+            or (name in ("open", "fdopen", "memmap", "open_memmap") and any(map(_is_writing_mode, arguments)))
+        ) and (module.name, name) not in WRITES_ELSEWHERE:
+            yield f"{module.path}:{node.lineno} calls {called}: use {WRITER}, which follows no link"
+
+
+def _is_writing_mode(argument: ast.expr) -> bool:
+    return (
+        isinstance(argument, ast.Constant)
+        and re.fullmatch(r"[rwaxbt]*[wax+][rwaxbt+]*", str(argument.value)) is not None
+    )
 
 
 # What a class is and does --------------------------------------------------------------------------------------------

@@ -18,19 +18,23 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 from safetensors.torch import load_file
+from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from fresh_process import environment
 from models import Sequences, pad_everything, tiny_gpt2, toy_arguments, toy_trainer
 from portico import MRCTrainer, Trainer
+from portico.checkpoint.manifest import steps_of_checkpoints
 from portico.cli import main
 from portico.distributed.model_parallel import full_tensor
+from small_experiments import KINDS
 from unit.gradient_descent.plain_training import trainer_with_everything
 from unit.mrc.small_readers import SHAPE, featurized, make_trainer, reader, source
 
@@ -112,6 +116,39 @@ def sweep(folder: Path) -> dict[str, torch.Tensor]:
     return {f"{file.parent.name}.{name}": tensor for file in files for name, tensor in load_file(file).items()}
 
 
+def experiment(folder: Path, *, kind: str) -> dict[str, torch.Tensor]:
+    """Run an experiment of ``conf`` as the command does; return the weights of its best checkpoint and its last."""
+    resumed = ["args.resume_from_checkpoint=true"] if any(folder.glob("checkpoint-*")) else ["overwrite=true"]
+    sys.argv = ["portico-train", *KINDS[kind], f"paths.output_dir={folder}", *resumed]
+    os.chdir(folder.parent)
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"exit code {end.code}") from end
+    step, last = max((step, path) for path, step in steps_of_checkpoints(folder).items())
+    weights = {
+        f"{name}-{place}": tensor
+        for place in (folder, last)
+        for name, tensor in load_file(place / "model.safetensors").items()
+    }
+    return {**weights, "step": torch.tensor(step)}
+
+
+class Streamed(IterableDataset):
+    """Records without a length, which a run of several passes reads again and again."""
+
+    def __iter__(self):
+        return iter([Sequences(19)[index] for index in range(19)])
+
+
+def streamed(folder: Path) -> dict[str, torch.Tensor]:
+    corrections = ["resume_by_examples", "resume_order", "resume_at_max_steps"]
+    args = toy_arguments(folder, max_steps=24, per_device_train_batch_size=2, corrections=corrections, **SAVING)
+    data = {"train_dataset": Streamed(), "eval_dataset": Sequences(5, seed=2), "data_collator": pad_everything}
+    return trained(Trainer(tiny_gpt2(), args, **data), folder)
+
+
 def cycles(folder: Path, seconds: float) -> None:
     """Train, evaluate, save and resume over and over; write down what the process holds after each."""
     process = psutil.Process()
@@ -144,6 +181,8 @@ RUNS = {
     "fsdp": sharded,
     "sweep": sweep,
 }
+# Each trains for three epochs.
+EPOCHS = {"stream": streamed, **{kind: partial(experiment, kind=kind) for kind in KINDS}}
 PROCESSES = {"fsdp": 2}
 
 
@@ -162,7 +201,7 @@ def run(job: dict[str, Any], library: ctypes.CDLL, rank: int) -> None:
         return
     outcome: dict[str, Any] = {}
     try:
-        weights = RUNS[job["run"]](folder)
+        weights = {**RUNS, **EPOCHS}[job["run"]](folder)
         content = b"".join(tensor.detach().contiguous().numpy().tobytes() for _, tensor in sorted(weights.items()))
         outcome["weights"] = hashlib.sha256(content).hexdigest()
     except Exception as error:

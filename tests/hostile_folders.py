@@ -119,6 +119,113 @@ ROWS: Mapping[str, Row] = {
     ),
     "joblib": Row("`confidence_model_path` of PrimeQA's processors", "joblib, that is pickle", "**yes**"),
 }
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What a command may do to the machine: a line of SECURITY.md, and the same for the audit hook of the tests.
+
+    Args:
+        typed: The command.
+        files: What it writes.
+        more: Connections and processes.
+        admitted: Regular expressions of a kind of effect and a path, where RUN is the folder that the command is
+            about, OUT another one that the user names and TEMP the folder of temporary files.
+        written: Names in the folder that the command writes, at each of which it must not follow a link.
+    """
+
+    typed: str
+    files: str
+    admitted: Sequence[str]
+    more: str = "none"
+    written: Sequence[str] = ()
+
+
+_STAGED = r"\S+ RUN/\.portico-\w{16}(/\S*)?"
+EFFECTS: Mapping[str, Effects] = {
+    "report": Effects(
+        "`portico report RUN`, with OTHERS",
+        "`report.html` in RUN, or `comparison-*.html` in the last folder; or the file of `--output`",
+        (_STAGED, r"os.mkdir RUN", r"os.rename RUN/(report|comparison-\S+)\.html"),
+        written=("report.html", ".report.html.partial"),
+    ),
+    "sweep": Effects(
+        "`portico sweep FOLDER`",
+        "`sweep.json` and `sweep.html` in FOLDER",
+        (_STAGED, r"os.mkdir RUN", r"os.rename RUN/sweep\.(json|html)"),
+        written=("sweep.json", "sweep.html", ".sweep.json.partial", ".sweep.html.partial"),
+    ),
+    "replay": Effects(
+        "`portico replay RUN`",
+        "nothing but a temporary folder, which it removes; or the file of `--report`",
+        (r"\S+ TEMP/portico-replay-\w+(/\S*)?",),
+        "no processes and connections, unless `--trust-config` is set",
+    ),
+    "demo": Effects(
+        "`portico demo RUN`",
+        "nothing but a temporary folder, which it removes",
+        (r"\S+ TEMP/portico-reader-\w+(/\S*)?", r"connection .*'127\.0\.0\.1'.*"),
+        "listens on 127.0.0.1",
+    ),
+    "evaluate": Effects(
+        "`portico train`, with any `mode`",
+        "files in `paths.output_dir`, where links are replaced, and in folders that your command names, such as "
+        "`preprocess.cache_dir`",
+        (r"\S+ OUT(/\S*)?",),
+        "what your command names: processes of `strategy` and `dataloader_num_workers`, trackers, the hub",
+    ),
+    "search": Effects(
+        "`portico train -m`, and its jobs",
+        "files in the folder of the sweep and of its jobs, where links are replaced",
+        (r"\S+ RUN(/\S*)?",),
+        "as above; launchers start processes",
+        written=("multirun.yaml", "optimization_results.yaml", "sweep.json", "sweep.html", "0"),
+    ),
+}
+# Commands of the tests that do what one in the table does.
+SAME_EFFECTS = {"predict": "evaluate", "resume": "evaluate", "job": "search", "rerun": "search", "continue": "search"}
+_OF_A_JOB = ("config.yaml", "job.json", ".config.yaml.partial", ".job.json.partial", "train.log")
+WRITTEN_TOO: Mapping[str, Sequence[str]] = {
+    "job": tuple(f"0/{name}" for name in _OF_A_JOB),
+    "continue": (
+        *("config.json", "tokenizer.json", "tokenizer_config.json", "training_args.bin", "model.safetensors"),
+        *("trainer_state.json", "train_results.json", "all_results.json", "eval_results.json", "report.html"),
+        *(".all_results.json.partial", ".checkpoint-3.replaced", ".checkpoint-3.deleted", "checkpoint-3"),
+    ),
+}
+
+WAYS = ("a link to a file", "a link to nothing", "a link to a folder", "a link to a device", "a pipe", "a hard link")
+
+
+def detour(path: Path, way: str) -> None:
+    """Put at ``path`` what leads a careless writer to the file or the folder of :func:`elsewhere_of`, or blocks it."""
+    elsewhere = elsewhere_of(path)
+    elsewhere.mkdir(exist_ok=True)
+    (elsewhere / "theirs.txt").write_text("theirs")
+    path.parent.mkdir(exist_ok=True, parents=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    if way == "a pipe":
+        os.mkfifo(path)
+    elif way == "a hard link":
+        path.hardlink_to(elsewhere / "theirs.txt")
+    else:
+        targets = {"file": elsewhere / "theirs.txt", "nothing": elsewhere / "new.txt", "folder": elsewhere}
+        path.symlink_to(targets.get(way.rpartition(" ")[2], "/dev/full"))
+
+
+def elsewhere_of(path: Path) -> Path:
+    """Return a folder next to the folder of the run, into which nothing may be written."""
+    return canary_of(path).with_name("elsewhere-of-links")
+
+
+def is_untouched(elsewhere: Path) -> bool:
+    """Return whether a folder that :func:`detour` made is as it was."""
+    names = [path.name for path in elsewhere.iterdir()]
+    return names == ["theirs.txt"] and (elsewhere / "theirs.txt").read_text() == "theirs"
+
+
 # Rows with a "no" whose tests are elsewhere, since no folder of a run is read.
 TESTED_ELSEWHERE: Mapping[str, str] = {
     "data": "tests/unit/mrc/datasets/test_damaged_files.py",
@@ -438,6 +545,65 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
     },
     "a cache of pickles": {"args/onnx_cache_dir": "FOLDER"},
 }
+# Settings that reach out of the folder: their values, and what the sentence says.
+REACHES: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "data of the system": (
+        {"data/train_file": "/usr/**/*.json", "data/validation_file": "/usr/**/*.json"},
+        r"names /usr/\*\*/\*.json, which would be read from outside of its folder; .* with --allow-path /usr\.",
+    ),
+    "all below a link": (
+        {"data/train_file": "FOLDER/**/*.json", "data/validation_file": "FOLDER/**/*.json"},
+        r"names .*/\*\*/\*.json, which would be read from outside",
+    ),
+    "a process": (
+        {"data/train_file": "/proc/self/environ", "data/validation_file": "/proc/self/environ"},
+        r"names /proc/self/environ, which would be read from outside .*--allow-path /proc/self/environ\.",
+    ),
+    "data above": (
+        {"data/train_file": "FOLDER/../x.json", "data/validation_file": "FOLDER/../x.json"},
+        r"names .*/\.\./x\.json, which would be read from outside",
+    ),
+    "data by a link": (
+        {"data/train_file": "FOLDER/link.json", "data/validation_file": "FOLDER/link.json"},
+        r"names .*/link\.json, which would be read from outside",
+    ),
+    "data by a link to a folder": (
+        {"data/train_file": "FOLDER/linked/*.json", "data/validation_file": "FOLDER/linked/*.json"},
+        r"names .*/linked/\*\.json, which would be read from outside",
+    ),
+    "processes of loaders": (
+        {"args/dataloader_num_workers": 300},
+        r"names `args.dataloader_num_workers=300`, which would be the number of processes to start; .*--trust-config",
+    ),
+    "processes of a strategy": (
+        {"strategy": {"devices": 40, "accelerator": "cpu", "strategy": "ddp_spawn"}},
+        r"names `strategy.devices=40`, which would be the number of processes to start; .*--trust-config",
+    ),
+    "a list of devices": (
+        {"strategy": {"devices": [0, 1], "accelerator": "cpu"}},
+        r"names `strategy.devices=\[0, 1\]`, which would be the number",
+    ),
+    "machines": ({"strategy": {"num_nodes": 2}}, r"names `strategy.num_nodes=2`, which would be the number"),
+    "a model elsewhere": (
+        {"model": {"_target_": "portico.tasks.models.SmallBert", "name_or_path": "/usr/share"}},
+        r"names `model.name_or_path=/usr/share`, which would be read from outside",
+    ),
+    "a file of DeepSpeed": (
+        {"args/deepspeed": "/proc/self/environ"},
+        r"names `args.deepspeed=/proc/self/environ`, which would be read from outside",
+    ),
+}
+_OF_DATA = ("data of the system", "all below a link", "a process", "data above", "data by a link")
+
+
+def reaching(folder: Path, name: str) -> None:
+    """Let settings of a run reach out of its folder."""
+    (folder / "link.json").symlink_to("/proc/self/environ")
+    (folder / "linked").symlink_to("/usr/share")
+    changes = json.loads(json.dumps(REACHES[name][0]).replace("FOLDER", str(folder)))
+    rewritten(folder, "config.yaml", changes)
+
+
 YAML_TEXTS: Mapping[str, str] = {
     "a tag": "args: !!python/object/apply:os.system ['touch CANARY']\npaths: {}\n_target_: x\n",
     "a tag of a name": "args: !!python/name:os.system\npaths: {}\n_target_: x\n",
@@ -514,6 +680,9 @@ def _runs() -> list[Animal]:
     for file in ("trainer_state.json", "eval_predictions.json", "report.json", "train_results.json"):
         change = partial(pickled, name=file, by_torch=False, listed=False)
         found += [Animal(command, f"{file}, pickle", [command], change) for command in ("replay", "report")]
+    for name in REACHES:
+        change = partial(reaching, name=name)
+        found.append(Animal("replay", name, ["replay", "report"] if name in _OF_DATA else ["replay"], change))
     commands = ["replay", "report", "sweep", "job", "resume"]
     found.append(Animal("replay", "a folder of Hydra", commands, _with_hydra))
     found.append(Animal("replay", "files of other programs", [*commands, "evaluate"], _with_other_files))
@@ -576,6 +745,8 @@ MODEL_CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "a kernel of the hub": ("config.json", {"attn_implementation": "theirs/kernel"}),
     "more layers than can be made": ("config.json", {"num_hidden_layers": 10**9}),
     "more labels than can be named": ("config.json", {"num_labels": 10**8, "id2label": None}),
+    "weights elsewhere": ("config.json", {"transformers_weights": "../elsewhere.safetensors"}),
+    "tokenizers elsewhere": ("tokenizer_config.json", {"fast_tokenizer_files": ["../../tokenizer.4.0.0.json"]}),
     "task heads": ("config.json", {"task_heads": {"one": "os.system"}, "task_head": "one"}),
 }
 
@@ -743,7 +914,13 @@ def zoo() -> list[Animal]:
     return [*_checkpoints(), *_runs(), *_models(), *states, *_sweeps(), *_sizes(), *_bombs()]
 
 
+def table_of_effects() -> str:
+    """Return the table of SECURITY.md of what commands write and start."""
+    lines = ["| Command | Files | Connections and processes |", "| --- | --- | --- |"]
+    return "\n".join([*lines, *(f"| {one.typed} | {one.files} | {one.more} |" for one in EFFECTS.values())])
+
+
 def table() -> str:
-    """Return the table of SECURITY.md."""
+    """Return the table of SECURITY.md of what is loaded."""
     lines = ["| What | How | Can it run code? |", "| --- | --- | --- |"]
     return "\n".join([*lines, *(f"| {row.what} | {row.how} | {row.answer} |" for row in ROWS.values())])

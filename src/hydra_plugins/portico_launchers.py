@@ -37,6 +37,7 @@ from portico.cli.jobs import (
     threads_of_each,
 )
 from portico.errors import InputError, MissingPackageError
+from portico.trust.disk import remove_detour
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -115,6 +116,7 @@ class CommandLauncher(Launcher, ABC):
             composed, job = prepared_job(self.hydra_context, self.config, overrides, number)
             job.write()
             command = command_of_job(composed.hydra, job.folder)
+            remove_detour(job.folder / LOG_FILE)
             jobs.append(StartedJob(job, logged(command, job.folder / LOG_FILE, self._num_threads(len(job_overrides)))))
         try:
             self.start_commands(jobs)

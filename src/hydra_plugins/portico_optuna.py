@@ -39,6 +39,7 @@ from portico.cli.jobs import (
 from portico.cli.settings import schema_of
 from portico.errors import InputError, MissingPackageError
 from portico.rules import check_values
+from portico.trust.disk import replaced
 from portico.trust.names import TARGET, import_target
 
 log = logging.getLogger(__name__)
@@ -145,7 +146,8 @@ class OptunaSweeper(Sweeper):
             )
         self._refuse_pruner_without_evaluations()
         self.folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.config, self.folder / SWEEP_CONFIG)
+        with replaced(self.folder / SWEEP_CONFIG) as staging:
+            OmegaConf.save(self.config, staging)
         self._open_study()
         self._search()
         self._save_best()
@@ -199,7 +201,14 @@ class OptunaSweeper(Sweeper):
             load_if_exists=True,
         )
         # With the seed it began with, a continued search would draw the first values again.
-        self.study.sampler = self._sampler(num_trials=len(self.study.get_trials(deepcopy=False)))
+        num_trials = len(self.study.get_trials(deepcopy=False))
+        self.study.sampler = self._sampler(num_trials)
+        if num_trials and self._is_seeded:
+            log.warning(
+                f"The search continues after {num_trials} trials. Its sampler begins anew, so with "
+                f"`hydra.sweeper.sampler.seed={self.sampler['seed']}` the further trials have other values than in a "
+                "search without an interruption."
+            )
         found = [one.name.lower() for one in self.study.directions]
         if found != directions:
             raise InputError(
@@ -250,6 +259,13 @@ class OptunaSweeper(Sweeper):
                 f"objective.mode={list(goals.values())}; set objective.metric, and objective.mode to max or min."
             )
         return directions
+
+    @property
+    def _is_seeded(self) -> bool:
+        """Whether a seed was given for a sampler that draws with it; a grid and a sequence go on where they were."""
+        name = str(self.sampler.get(TARGET, "")) if self.sampler else ""
+        is_drawn = not name.endswith(("GridSampler", "QMCSampler", "BruteForceSampler"))
+        return bool(self.sampler) and self.sampler.get("seed") is not None and is_drawn
 
     def _sampler(self, num_trials: int) -> Any:
         """Return the sampler of a study that has ``num_trials`` trials."""
@@ -449,7 +465,8 @@ class OptunaSweeper(Sweeper):
             choose = max if self.study.direction.name == "MAXIMIZE" else min
             best: Any = choose(kept, key=lambda one: float(one.value or 0))
             results |= {"best_params": best.params, "best_value": best.value}
-        OmegaConf.save(OmegaConf.create(results), self.folder / "optimization_results.yaml")
+        with replaced(self.folder / "optimization_results.yaml") as staging:
+            OmegaConf.save(OmegaConf.create(results), staging)
 
 
 def _is_feasible(trial: Any) -> bool:

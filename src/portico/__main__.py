@@ -4,6 +4,7 @@ import argparse
 import platform
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module, metadata
 from types import ModuleType
 
@@ -72,7 +73,7 @@ _OPTIONAL = (
 )
 
 
-@command
+@partial(command, runs_scripts=True)  # each sub-command decides for itself
 def main(arguments: Sequence[str]) -> None:
     """Run the sub-command that the command line names."""
     parser = build_parser()

@@ -36,6 +36,7 @@ from portico.distributed.placement import release_memory
 from portico.errors import InputError
 from portico.loop.model_setup import is_out_of_memory
 from portico.loop.module import BackwardPass
+from portico.trust.disk import open_new, replaced, write_text
 from portico.trust.files import load_tensors
 from portico.trust.names import data_only
 
@@ -417,8 +418,7 @@ def _use_rate(ours: "TrainerHooks", rate: float) -> None:
 
 
 def _write_search(found: LearningRateResults, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lr_finder.csv").open("w", encoding="utf-8", newline="") as file:
+    with replaced(folder / "lr_finder.csv") as staging, open_new(staging, newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["lr", "loss"])
         rows.writerows(zip(found.results["lr"], found.results["loss"], strict=True))
@@ -429,7 +429,8 @@ def _write_search(found: LearningRateResults, folder: Path) -> None:
 
     figure = Figure()
     found.plot(suggest=found.suggestion() is not None, ax=figure.subplots())
-    figure.savefig(folder / "lr_finder.png")
+    with replaced(folder / "lr_finder.png") as staging:
+        figure.savefig(staging)
 
 
 # ---- Batch sizes ----
@@ -629,7 +630,7 @@ class ProfilerCallback(TrainerCallback):
             self._profile = None
 
     def _write(self, profiled: profile) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         table = profiled.key_averages().table(sort_by="self_cpu_time_total", row_limit=_MOST_OPERATIONS)
-        (self.folder / "operations.txt").write_text(table + "\n", encoding="utf-8")
-        profiled.export_chrome_trace(str(self.folder / "trace.json"))
+        write_text(self.folder / "operations.txt", table + "\n")
+        with replaced(self.folder / "trace.json") as staging:
+            profiled.export_chrome_trace(str(staging))

@@ -3,6 +3,8 @@
 A command turns them into a sentence and an exit code.
 """
 
+import errno
+import io
 import os
 import re
 import select
@@ -12,7 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
-from typing import NoReturn, Protocol
+from pathlib import Path
+from typing import NoReturn, Protocol, TextIO
 
 
 class InputError(ValueError):
@@ -40,6 +43,10 @@ class InputKeyError(InputError, KeyError):
 
 class InputFileNotFoundError(InputError, FileNotFoundError):
     """An :class:`InputError` where ``transformers`` raises ``FileNotFoundError``; scripts may catch either."""
+
+
+class InputPermissionError(InputError, PermissionError):
+    """An :class:`InputError` where ``transformers`` raises ``PermissionError``; scripts may catch either."""
 
 
 class InputStopIteration(InputError, StopIteration):
@@ -148,11 +155,14 @@ def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:
     """Make a command end without a traceback when the reader of its output has closed it, as ``head`` does.
 
     The exit code is then the same as for a program ended by SIGPIPE. A signal handler would also end processes
-    that write to a closed socket.
+    that write to a closed socket. Output on a full device ends the command with a sentence. A closed output is
+    ignored.
     """
 
     @wraps(main)
     def command(*args: object, **kwargs: object) -> None:
+        if sys.stdout is None:  # was closed by the shell, as by `>&-`
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # until the process ends
         try:
             try:
                 main(*args, **kwargs)
@@ -161,10 +171,28 @@ def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             if not _has_lost_its_reader():  # another pipe is broken, such as the pipe of a worker process
                 raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
+            _discard_output()
             raise SystemExit(128 + signal.SIGPIPE) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC or error.filename is not None or not _is_full(sys.stdout):
+                raise
+            _discard_output()
+            exit_with_error(f"The output cannot be written ({error.strerror}); send it elsewhere.")
 
     return command
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
+
+
+def _is_full(output: TextIO) -> bool:
+    """Return whether what is printed has nowhere to go."""
+    try:
+        output.flush()
+    except OSError as error:
+        return error.errno == errno.ENOSPC
+    return False
 
 
 def _has_lost_its_reader() -> bool:
@@ -180,17 +208,22 @@ class Command(Protocol):
     def __call__(self, arguments: Sequence[str] | None = None) -> None: ...
 
 
-def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1) -> Command:
+def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1, runs_scripts: bool = False) -> Command:
     """Make a command of a function of arguments, by default the arguments of the command line.
 
-    Input that cannot be used is explained on stderr, in one paragraph, before the command exits with ``error_code``.
-    So is an interrupt, before the command exits with 130; processes of a run other than the first say nothing.
+    Input that cannot be used, and a file that this user may not read or write, are explained on stderr, in one
+    paragraph, before the command exits with ``error_code``. Characters that the terminal does not have are printed as
+    their codes. With ``runs_scripts`` both are left to the user's script. An interrupt is explained too, before the
+    command exits with 130; processes of a run other than the first say nothing.
     """
 
     @ends_with_its_reader
     @wraps(main)
     def run(arguments: Sequence[str] | None = None) -> None:
+        if not runs_scripts and isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
+            _refuse_deleted_folder()
             with explaining_panics():
                 main(sys.argv[1:] if arguments is None else list(arguments))
         except InputError as error:
@@ -200,6 +233,14 @@ def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1) -> Co
                 raise SystemExit(128 + signal.SIGINT) from None
             print(file=sys.stderr)  # ends the line of a progress bar
             exit_with_error(str(interrupt) or "Interrupted.", 128 + signal.SIGINT)
+        except PermissionError as error:
+            if runs_scripts or error.filename is None:
+                raise
+            exit_with_error(
+                f"{printable(os.fsdecode(error.filename))} cannot be used by this user ({error.strerror}); ask its "
+                "owner for permission, or name another folder.",
+                error_code,
+            )
 
     return run
 
@@ -212,3 +253,10 @@ def is_first_process() -> bool:
 
 def is_started_by_srun() -> bool:
     return "SLURM_STEP_ID" in os.environ and int(os.environ.get("SLURM_NTASKS", "1")) > 1
+
+
+def _refuse_deleted_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise InputError("The current folder has been deleted; change to one that exists.") from error

@@ -1,9 +1,8 @@
 """The Hugging Face hub: pretrained models; repository, model card and uploads of a run."""
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,8 @@ from portico.checkpoint.manifest import refuse_oversized_model
 from portico.checkpoint.writer import save_arguments
 from portico.compat import transformers as hf_compat
 from portico.errors import InputError, InputRuntimeError, loading_pretrained, reason_of
-from portico.trust.names import refuse_download
+from portico.trust.disk import copy_file, read_text, staged_folder, write_text
+from portico.trust.names import is_from_folder, refuse_download, refuse_outside
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 # As in transformers: private files, and checkpoints, which `hub_strategy` decides on.
 _NOT_UPLOADED = ["_*", "checkpoint-*"]
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.bin", "adapter_model.safetensors")
+_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.bin", "adapter_model.safetensors")
 
 
 def refuse_missing_model(setting: str, name: str) -> None:
@@ -41,7 +42,9 @@ def refuse_missing_model(setting: str, name: str) -> None:
     """
     advice = "set it to a folder written by `save_pretrained`, such as the folder of a run, or to a name on the hub."
     if Path(name).is_dir():
-        if any(Path(name, one).is_file() for one in (CONFIG_NAME, "adapter_config.json")):
+        refuse_outside(name, setting)
+        if any(Path(name, one).is_file() for one in (CONFIG_NAME, _ADAPTER_CONFIG)):
+            _refuse_base_model(setting, Path(name, _ADAPTER_CONFIG))
             return
         raise InputError(f"`{setting}={name}` contains no model ({CONFIG_NAME} is missing); {advice}")
     # A hub name has at most one slash and starts with a letter or digit.
@@ -59,6 +62,16 @@ def refuse_missing_model(setting: str, name: str) -> None:
             raise InputError(
                 f"`{setting}={name}` is not a folder, and was not found on the hub ({reason_of(error)}); {advice}"
             ) from error
+
+
+def _refuse_base_model(setting: str, config: Path) -> None:
+    """Judge the model that adapters of somebody else's run belong to, which is loaded with them."""
+    if config.is_file() and is_from_folder():
+        base = None
+        with suppress(OSError, ValueError, AttributeError, RecursionError):  # which loading it explains
+            base = json.loads(read_text(config)).get("base_model_name_or_path")
+        if base:
+            refuse_download(f"{setting}/{config.name}: base_model_name_or_path", str(base))
 
 
 @contextmanager
@@ -84,10 +97,11 @@ def write_model_card(summary: hf_compat.TrainingSummary, folder: str, model: "nn
     """Write the model card of a run into ``folder``; PEFT then updates the card of a PEFT model."""
     file = Path(folder) / "README.md"
     is_of_peft = file.is_file() and ModelCard.load(file).data.get("library_name") == "peft"
-    file.write_text(summary.to_model_card(), encoding="utf-8")
+    write_text(file, summary.to_model_card())
     if is_of_peft:
         adapted: Any = model
-        adapted.create_or_update_model_card(folder)
+        with staged_folder(file.parent, keeping=[file.name]) as staging:
+            adapted.create_or_update_model_card(str(staging))
 
 
 def card_of_model(card: Mapping[str, Any], args: "TrainingArguments", model: "nn.Module") -> dict[str, Any]:
@@ -200,9 +214,10 @@ def _gather_run_folder(
     folder = Path(args.output_dir)
     for name in _model_files(checkpoint):
         if (checkpoint / name).is_file():
-            shutil.copy(checkpoint / name, folder / name)
+            copy_file(checkpoint / name, folder / name)
     if processing_class is not None:
-        processing_class.save_pretrained(str(folder))
+        with staged_folder(folder) as staging:
+            processing_class.save_pretrained(str(staging))
     save_arguments(as_transformers_arguments(args), str(folder))
 
 
@@ -210,6 +225,6 @@ def _model_files(checkpoint: Path) -> list[str]:
     names = [CONFIG_NAME, hf_compat.GENERATION_CONFIG_NAME, WEIGHTS_NAME, hf_compat.SAFE_WEIGHTS_NAME]
     for index in (hf_compat.WEIGHTS_INDEX_NAME, hf_compat.SAFE_WEIGHTS_INDEX_NAME):
         if (checkpoint / index).is_file():
-            shards = json.loads((checkpoint / index).read_text(encoding="utf-8"))["weight_map"]
+            shards = json.loads(read_text(checkpoint / index))["weight_map"]
             names += [index, *sorted(set(shards.values()))]
     return [*names, *_ADAPTER_FILES] if hf_compat.is_peft_available() else names

@@ -205,10 +205,10 @@ class Seq2SeqTrainer(Trainer):
             config = deepcopy(gen_config_arg)
         elif isinstance(gen_config_arg, str | Path):
             path = Path(gen_config_arg)
+            refuse_download("args.generation_config", str(gen_config_arg))
             if path.is_file():
                 config = GenerationConfig.from_pretrained(path.parent, path.name)
             else:
-                refuse_download("args.generation_config", str(gen_config_arg))
                 config = GenerationConfig.from_pretrained(gen_config_arg)
         else:
             raise InputError(

@@ -41,7 +41,6 @@ from portico.arguments import TrainingArguments, as_transformers_arguments, metr
 from portico.checkpoint import resume, weights, writer
 from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.engine_files import gathered_weights, lacks_weights, load_engine, save_engine
-from portico.checkpoint.files import write_whole
 from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import (
@@ -89,6 +88,8 @@ from portico.loop.run import (
     log_overridden_arguments,
     log_training_start,
 )
+from portico.trust.disk import read_text, replaced, staged_folder, write_text
+from portico.trust.files import save_tensors
 from portico.trust.names import data_only, made_part
 from portico.validation import (
     Parts,
@@ -287,7 +288,7 @@ class Trainer:
     # Sums of the current run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
     _tr_loss = _run_state("tr_loss")
     _total_loss_scalar = _run_state("total_loss_scalar")
-    last_checkpoint: Path | None = None
+    _last_checkpoint: Path | None = None
     _globalstep_last_logged = _run_state("globalstep_last_logged")
     _initial_global_step = _run_state("initial_global_step")
     _initial_num_input_tokens_seen = _run_state("initial_num_input_tokens_seen")
@@ -1112,8 +1113,8 @@ class Trainer:
         if self.control.should_save and not is_fast_dev_run(self.lightning_trainer):
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-            if self.args.should_save and self.last_checkpoint is not None:
-                refresh_manifest(self.last_checkpoint)
+            if self.args.should_save and self._last_checkpoint is not None:
+                refresh_manifest(self._last_checkpoint)
 
     # ---- Training Utilities ----
 
@@ -1516,7 +1517,9 @@ class Trainer:
             self._push_from_checkpoint(str(final))
         if self.args.should_save and not self._background.is_pending:
             self._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
-        self.last_checkpoint = final
+        self._last_checkpoint = final
+        if self.module.run is not None:
+            self.module.run.last_checkpoint = final
 
     def _write_checkpoint(self, folder: Path, run_folder: Path) -> None:
         """Write model, optimizer, scheduler, random states and trainer state; all processes call this."""
@@ -1535,7 +1538,7 @@ class Trainer:
                 self.module.run.save_lightning_states(str(folder))
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(folder / STATE_FILE))
+            self._write_state(folder)
 
     def _finish_checkpoint(self) -> None:
         """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
@@ -1597,7 +1600,7 @@ class Trainer:
     def _save_scaler(self, output_dir: str) -> None:
         scaler = self.accelerator.scaler
         if scaler is not None and self.args.should_save:
-            torch.save(scaler.state_dict(), Path(output_dir) / writer.SCALER_FILE)
+            save_tensors(scaler.state_dict(), Path(output_dir) / writer.SCALER_FILE)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
         """Delete the oldest checkpoints by step; ``use_mtime`` has no effect, and is what overrides receive."""
@@ -1684,14 +1687,15 @@ class Trainer:
         """Write model, tokenizer and arguments to ``output_dir`` (by default ``args.output_dir``) from one process."""
         refuse_sharded_weights(self.lightning_trainer.strategy)
         folder = self.args.output_dir if output_dir is None else output_dir
-        if self.deepspeed is None:
-            with averaged_weights(self.lightning_trainer):
-                self._save(folder)
-        else:
-            self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
-            # As transformers does; a whole checkpoint gets the states anyway.
-            if lacks_weights(self.deepspeed, self.model) and (not _internal_call or self.args.save_only_model):
-                save_engine(self.deepspeed, Path(folder), self.model)
+        with writer.naming_full_disk(Path(folder)):
+            if self.deepspeed is None:
+                with averaged_weights(self.lightning_trainer):
+                    self._save(folder)
+            else:
+                self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
+                # As transformers does; a whole checkpoint gets the states anyway.
+                if lacks_weights(self.deepspeed, self.model) and (not _internal_call or self.args.save_only_model):
+                    save_engine(self.deepspeed, Path(folder), self.model)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
@@ -1712,7 +1716,8 @@ class Trainer:
             logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
         processor: Any = tokenizer if self.processing_class is None else self.processing_class
         if processor is not None:
-            processor.save_pretrained(folder)
+            with staged_folder(folder) as staging:
+                processor.save_pretrained(staging)
         writer.save_arguments(as_transformers_arguments(self.args), str(folder))
 
     # ---- Logging & Metrics ----
@@ -1758,25 +1763,28 @@ class Trainer:
             return
         metrics = plain_values(metrics)
         folder = Path(self.args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         written, everything = folder / f"{split}_results.json", folder / "all_results.json"
-        write_whole(written, json.dumps(metrics, indent=4, sort_keys=True))
+        with writer.naming_full_disk(folder):
+            write_text(written, json.dumps(metrics, indent=4, sort_keys=True))
         if combined:
             try:
-                known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
+                known = json.loads(read_text(everything)) if everything.is_file() else {}
             except ValueError as error:
                 raise InputError(
                     f"{everything} is not JSON ({error}), so the metrics are in {written.name} only; delete or repair "
                     "it, or set `combined=False`."
                 ) from error
-            write_whole(everything, json.dumps({**known, **metrics}, indent=4, sort_keys=True))
+            with writer.naming_full_disk(folder):
+                write_text(everything, json.dumps({**known, **metrics}, indent=4, sort_keys=True))
 
     def save_state(self) -> None:
         """Write the trainer state to ``trainer_state.json`` in the output folder, from one process."""
         if self.is_world_process_zero():
-            folder = Path(self.args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            self.state.save_to_json(str(folder / "trainer_state.json"))
+            self._write_state(Path(self.args.output_dir))
+
+    def _write_state(self, folder: Path) -> None:
+        with writer.naming_full_disk(folder), replaced(folder / STATE_FILE) as staging:
+            self.state.save_to_json(str(staging))
 
     def store_flos(self) -> None:
         """Add the operations counted by all processes since the last call to the state."""
@@ -1978,7 +1986,7 @@ class Trainer:
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self.state.save_to_json(str(checkpoint / STATE_FILE))
+            self._write_state(checkpoint)
             writer.save_optimizer_and_scheduler(self.checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from faulty_runs import CALLS, PROCESSES, RUNS, Server
+from faulty_runs import CALLS, EPOCHS, PROCESSES, RUNS, Server
 from portico.checkpoint.manifest import examine, steps_of_checkpoints
 
 SHARE = float(os.environ.get("PORTICO_FAULTS", "2")) / 100
@@ -58,6 +58,25 @@ def test_a_killed_run_resumes_and_ends_with_the_same_weights(kind, server, undis
     assert num_killed == wanted
 
 
+@pytest.mark.parametrize("kind", EPOCHS)
+def test_a_run_killed_in_any_epoch_resumes_and_ends_with_the_same_weights(kind, server, undisturbed, tmp_path):
+    """Three kills at least, one for each epoch: by the share of checkpoints that are renamed before."""
+    whole, last_saved = undisturbed(kind), []
+    wanted = max(3, ceil(KILLS * SHARE / len(EPOCHS)))
+    renames = whole["calls"]["rename"]
+    for seed in range(wanted):
+        number = max(1, round(renames * (seed % 3 + Random(f"{kind} {seed}").random()) / 3))
+        fault, folder = {"call": "rename", "number": number, "action": "kill"}, tmp_path / str(seed) / "run"
+        assert server(kind, folder, **fault)["killed"], output(folder)
+        last_saved.append(max(steps_of_checkpoints(folder).values(), default=0))
+        damaged = [found for path in steps_of_checkpoints(folder) if (found := examine(path).damage)]
+        assert not damaged, (fault, damaged)
+        again = server(kind, folder)
+        assert again.get("weights") == whole["weights"], (fault, again, output(folder))
+        shutil.rmtree(folder.parent)
+    print(kind, "kills:", len(last_saved), "after the checkpoints of steps", sorted(last_saved))
+
+
 @pytest.mark.parametrize(("kind", "rank"), [(kind, rank) for kind in RUNS for rank in range(PROCESSES.get(kind, 1))])
 def test_a_full_disk_is_named_and_loses_nothing(kind, rank, server, undisturbed, tmp_path):
     whole = undisturbed(kind, rank)
@@ -75,8 +94,8 @@ def test_a_full_disk_is_named_and_loses_nothing(kind, rank, server, undisturbed,
             assert error == "RuntimeError: exit code 1", (fault, error)
         else:
             # TensorBoard's writer does not name its file.
-            end = "(: '.*)?" if kind == "descent" else ": '.*"
-            named = re.fullmatch(rf"OSError: \[Errno 28\] No space left on device{end}", error)
+            end = "(: .*)?" if kind == "descent" else ": .* needed.*: '.*"
+            named = re.fullmatch(rf"(StorageFull|OS)Error: \[Errno 28\] No space left on device{end}", error)
             assert named, (fault, error, output(folder))
         if kind not in PROCESSES:  # another process may still write
             assert not [path for path in folder.rglob("*") if "partial" in path.name], fault

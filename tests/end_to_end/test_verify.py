@@ -43,6 +43,14 @@ def test_identical_script(script, tmp_path):
     assert not re.search(r"(src|href)=.?http", page)
 
 
+def test_what_a_killed_verification_has_left_is_removed(script, tmp_path):
+    for ending in ("", "-portico"):
+        (tmp_path / f"out.portico-verify{ending}" / "checkpoint-2").mkdir(parents=True)
+    ended = verify(script, "--against", "precision=32-true", "--steps", 2, folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert not list(tmp_path.glob("out*"))
+
+
 def test_folder_in_use_is_left_alone(script, tmp_path):
     (tmp_path / "kept/transformers").mkdir(parents=True)
     (tmp_path / "kept/transformers/mine.txt").write_text("mine")

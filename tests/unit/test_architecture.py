@@ -50,6 +50,10 @@ def test_the_plugins_leave_names_and_pickles_to_the_gate():
     assert imports_of(PACKAGE.parent / "hydra_plugins", *architecture_rules.DOORS) == []
 
 
+def test_the_plugins_leave_files_to_the_writer():
+    assert architecture_rules.writes_in(PACKAGE.parent / "hydra_plugins") == []
+
+
 @pytest.mark.parametrize(
     ("name", "most"), [("Trainer", 1), ("MRCTrainer", 3), ("ORTTrainer", 3), ("IPUSeq2SeqTrainer", 4)]
 )
@@ -116,6 +120,24 @@ def test_bases_of_other_packages_do_not_count():
         ),
         ("loop/run.py", "torch.load(file, weights_only=True)", "calls torch.load: use trust.files"),
         ("loop/run.py", "np.load(file)", "calls np.load: use trust.files"),
+        ("loop/run.py", "Path('a').write_text('x')", "calls Path('a').write_text: use trust.disk"),
+        ("loop/run.py", "path.write_bytes(b'x')", "calls path.write_bytes: use trust.disk"),
+        (
+            "loop/run.py",
+            "def f():\n    with path.open('w', encoding='utf-8') as file:\n        pass",
+            "path.open: use",
+        ),
+        ("loop/run.py", "open(path, mode='ab')", "calls open: use trust.disk"),
+        ("loop/run.py", "path.open('r+b')", "calls path.open: use trust.disk"),
+        ("loop/run.py", "os.open(path, os.O_WRONLY)", "calls os.open: use trust.disk"),
+        ("loop/run.py", "np.save(path, array)", "calls np.save: use trust.disk"),
+        ("loop/run.py", "np.memmap(path, 'f4', 'w+')", "calls np.memmap: use trust.disk"),
+        ("loop/run.py", "shutil.copy(a, b)", "calls shutil.copy: use trust.disk"),
+        ("loop/run.py", "torch.save(state, path)", "calls torch.save: use trust.disk"),
+        ("loop/run.py", "save_file(tensors, path)", "calls save_file: use trust.disk"),
+        ("loop/run.py", "tokenizer.save_pretrained(folder)", "calls tokenizer.save_pretrained: use trust.disk"),
+        ("loop/run.py", "FileLock(path)", "calls FileLock: use trust.disk"),
+        ("loop/run.py", "link.symlink_to(path)", "calls link.symlink_to: use trust.disk"),
         ("known.json", json.dumps({"trainer.py": 32 * "0"}), "known.json holds digests"),
         ("loop/run.py", "class RunningMethods:\n    pass", "class RunningMethods is a part of another class"),
         ("loop/run.py", "def f():\n" + 70 * "    pass\n", "f has 71 lines, more than 70"),
@@ -126,6 +148,21 @@ def test_violation_is_found(tmp_path, name, source, why):
     (found,) = violations(tree(tmp_path, {name: source}))
     assert name in found
     assert why in found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "with replaced(path) as staging:\n    torch.save(state, staging)",
+        "with staged_folder(path) as staging:\n    tokenizer.save_pretrained(staging)",
+        "with open_new(staging) as file:\n    file.write('x')",
+        "path.open('rb')",
+        "np.memmap(path, 'f4', 'r')",
+        "write_text(path, 'x')",
+    ],
+)
+def test_staged_files_and_readers_are_no_violation(tmp_path, source):
+    assert violations(tree(tmp_path, {"loop/run.py": source})) == []
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 import copy
 import functools
+import gzip
 import json
 import os
 import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager, nullcontext, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -20,6 +23,7 @@ from starlette.testclient import TestClient
 from transformers import TrainerCallback
 
 import hostile_folders
+from effects import outside, recorded_effects
 from fake_experiment import SearchedExperiment
 from hostile_folders import RUN, canary_of
 from hydra_plugins.portico_launchers import logged
@@ -29,7 +33,10 @@ from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_of
 from portico.commands import demo, replay, report, sweep
 from portico.compat.releases import is_before
+from portico.hub import refuse_missing_model
+from portico.loop.model_setup import made_logger
 from portico.mrc.config import load_examples
+from portico.mrc.models.loading import load_reader
 from portico.mrc.models.small_bert import new_reader
 from portico.trust.files import load_own
 from portico.trust.names import from_folder, resolved
@@ -50,6 +57,23 @@ SMALL = (
 )
 TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 ZOO = hostile_folders.zoo()
+NOBODY = 65534
+PARIS = {"text": ["Paris"], "answer_start": [13]}
+WRITERS = {name: one.written for name, one in hostile_folders.EFFECTS.items() if one.written}
+WRITERS |= hostile_folders.WRITTEN_TOO
+# A search takes seconds.
+SLOW_BUT_TWO = [
+    way if way in ("a link to nothing", "a pipe") else pytest.param(way, marks=pytest.mark.slow)
+    for way in hostile_folders.WAYS
+]
+WRITERS_AND_WAYS = [
+    pytest.param(command, way, marks=pytest.mark.slow)
+    if command == "search" and way not in ("a link to nothing", "a pipe")
+    else (command, way)
+    for command in WRITERS
+    for way in hostile_folders.WAYS
+]
+NOT_ALWAYS = ("0/job.json", "0/train.log")  # of jobs that are part of a search, or log
 GROUPS = ("args", "callbacks", "data", "experiment", "metric", "model", "postprocess", "preprocess", "task", "trainer")
 
 
@@ -146,6 +170,13 @@ def commands(tmp_path, command_line, monkeypatch):
             "+experiment=mrc", f"_target_={experiment}", f"paths.output_dir={folder / '0'}", "objective.metric=eval_f1"
         )
 
+    def continued(folder):
+        settings = copy.deepcopy(composed("train"))
+        settings["paths"]["output_dir"] = str(folder)
+        settings["args"]["resume_from_checkpoint"] = True
+        settings["args"]["load_best_model_at_end"] = False
+        experiment_of(settings, str(folder)).train()
+
     def search(folder):
         choices = ("args.learning_rate=tag(log, interval(1e-5, 1e-1))", "args.weight_decay=interval(0.0, 1.0)")
         sweep = ("hydra/sweeper=portico_optuna", "hydra/sweeper/sampler=cmaes", "hydra.sweeper.n_trials=2")
@@ -157,6 +188,7 @@ def commands(tmp_path, command_line, monkeypatch):
         "report": lambda folder: report.main([str(folder)]),
         "sweep": lambda folder: sweep.main([str(folder)]),
         "job": job,
+        "continue": continued,
         "search": search,
         "rerun": lambda folder: command_line("--experimental", str(folder / ".hydra/config.pickle")),
         "resume": lambda folder: classification("train", "args", "resume_from_checkpoint", folder / "checkpoint-2"),
@@ -164,6 +196,57 @@ def commands(tmp_path, command_line, monkeypatch):
         "predict": lambda folder: classification("predict", "model", "name_or_path", folder),
         "demo": lambda folder: demo.main([str(folder), "--port", "0", "--device", "cpu"]),
     }
+
+
+def admitted(command, folder):
+    """Return what SECURITY.md lets a command do, as patterns of effects."""
+    places = {
+        "RUN": str(folder.resolve()),
+        "OUT": str(folder.resolve().with_name("out")),
+        "TEMP": str(Path(tempfile.gettempdir()).resolve()),
+    }
+    patterns = hostile_folders.EFFECTS[hostile_folders.SAME_EFFECTS.get(command, command)].admitted
+    return [re.sub("RUN|OUT|TEMP", lambda match: re.escape(places[match[0]]), pattern) for pattern in patterns]
+
+
+class NotEnded(BaseException):
+    """No ``Exception``, which code that waits for a pipe may take for a file that cannot be read."""
+
+
+@contextmanager
+def ended_in_time(seconds=15):
+    """Interrupt a block that waits for a pipe or a terminal."""
+
+    def interrupt(*_):
+        raise NotEnded(f"it has not ended after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def as_ordinary_user(folder):
+    """Let the block have the rights of an ordinary user, who owns ``folder``; root may do what others may not."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
 
 
 @contextmanager
@@ -193,13 +276,219 @@ def test_no_code_of_a_folder_runs(animal, command, folder_for, commands, tmp_pat
     monkeypatch.syspath_prepend(folder)
     # transformers checks the values of configurations since 5.4; a model then computes with a wrong kind of value.
     unchecked = (TypeError,) if is_before("5.4") else ()
-    with suppress(InputError, SystemExit, *unchecked), little_memory():
+    with suppress(InputError, SystemExit, *unchecked), little_memory(), recorded_effects() as effects:
         commands[command](folder)
+    assert not outside(effects, admitted(command, folder))
     assert not canary_of(folder).exists()
     assert not connections
     assert "8015271" not in "".join(capsys.readouterr())
     files = [one for one in tmp_path.rglob("*") if one.is_file() and one.stat().st_size < 1 << 30]
     assert not [one for one in files if b"8015271" in one.read_bytes()]
+
+
+@pytest.mark.parametrize(("command", "way"), WRITERS_AND_WAYS)
+def test_what_a_command_writes_stays_in_its_folder(command, way, folder_for, commands, monkeypatch):
+    """What is at the names that it writes, now or in an earlier release, is replaced, and not followed or opened."""
+    folder = folder_for(command)
+    not_yet = {"continue": "checkpoint-3", "search": "0"}
+    if command in not_yet:
+        shutil.rmtree(folder / not_yet[command])
+    for name in WRITERS[command]:
+        hostile_folders.detour(folder / name, way)
+    monkeypatch.chdir(folder)
+    # A report replaces only pages of its own; the record of a job, and earlier results, have to be ones.
+    may_refuse = command in ("report", "job", "continue") and way != "a link to nothing"
+    with recorded_effects() as effects, ended_in_time():
+        try:
+            code = commands[command](folder)
+        except (SystemExit, InputError) as ended:
+            code = getattr(ended, "code", 1)
+    assert code in ((None, 0, 1) if may_refuse else (None, 0))
+    assert not outside(effects, admitted(command, folder))
+    assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
+    # The names of an earlier release are left alone.
+    for name in WRITERS[command] if not code else ():
+        if (
+            name not in NOT_ALWAYS and ".partial" not in name and os.path.lexists(folder / name)
+        ):  # the names of an earlier release, which are left alone
+            status = (folder / name).lstat()
+            assert stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1), name
+
+
+@pytest.mark.parametrize("command", ["report", "sweep"])
+def test_an_ordinary_user_writes_the_pages_too(command, folder_for, commands, monkeypatch):
+    with tempfile.TemporaryDirectory() as above:
+        folder = shutil.copytree(folder_for(command), Path(above, RUN))
+        page = folder / ("report.html" if command == "report" else "sweep.html")
+        hostile_folders.detour(page, "a link to nothing")
+        monkeypatch.chdir(folder)
+        with as_ordinary_user(Path(above)), recorded_effects() as effects, suppress(SystemExit):
+            commands[command](folder)
+        assert not outside(effects, admitted(command, folder))
+        assert "<html" in page.read_text()
+        assert not page.is_symlink()
+        assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
+
+
+def test_a_folder_that_an_ordinary_user_cannot_write_to_is_named(folder_for, commands, capsys):
+    with tempfile.TemporaryDirectory() as above:
+        folder = shutil.copytree(folder_for("report"), Path(above, RUN))
+        with as_ordinary_user(Path(above)):
+            folder.chmod(0o500)
+            with pytest.raises(SystemExit, match=r"^1$"):
+                commands["report"](folder)
+        assert f"{folder / 'report.html'}: cannot be written (Permission denied)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", hostile_folders.WAYS)
+def test_a_comparison_stays_in_its_folder(way, folder_for):
+    first, second = folder_for("report", name="first"), folder_for("report")
+    hostile_folders.detour(second / "comparison-with-first.html", way)
+    with recorded_effects() as effects, ended_in_time(), suppress(SystemExit):
+        report.main([str(first), str(second)])
+    assert not outside(effects, admitted("report", second))
+    assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(second))
+
+
+@pytest.mark.parametrize("way", SLOW_BUT_TWO)
+@pytest.mark.parametrize("name", ["study.journal", pytest.param("study.journal.damaged", marks=pytest.mark.slow)])
+def test_the_journal_of_a_search_stays_in_its_folder(name, way, folder_for, commands, monkeypatch):
+    """Optuna appends to it in place."""
+    folder = folder_for("search")
+    shutil.rmtree(folder / "0")
+    hostile_folders.rewritten(folder, "multirun.yaml", {"hydra": {}})
+    hostile_folders.detour(folder / name, way)
+    monkeypatch.chdir(folder)
+    with recorded_effects() as effects, ended_in_time():
+        commands["search"](folder)
+    assert not outside(effects, admitted("search", folder))
+    assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory):
+    """The folder of a short training on questions in its own files."""
+    folder = tmp_path_factory.mktemp("answering") / RUN
+    folder.mkdir()
+    text = "Ada lives in Paris."
+    questions = [{"id": str(n), "question": "Where?", "context": text, "answers": PARIS} for n in range(8)]
+    for name in ("train", "validation"):
+        (folder / f"{name}.json").write_text(json.dumps({"data": questions}))
+    chosen = [f"data.{name}_file={folder / name}.json" for name in ("train", "validation")]
+    lengths = ("preprocess.max_seq_length=32", "preprocess.doc_stride=8", "preprocess.vocab_size=60")
+    cached = f"preprocess.cache_dir={folder.parent / 'cache'}"
+    settings = compose(
+        [
+            *(one for one in QUIET if "num_" not in one),
+            *SMALL,
+            *chosen,
+            *lengths,
+            cached,
+            f"paths.output_dir={folder}",
+        ],
+        experiment="mrc",
+    )
+    hostile_folders.rewritten(folder, "config.yaml", settings)
+    experiment_of(settings, str(folder)).train()
+    return folder
+
+
+def test_a_replay_neither_reads_nor_writes_the_cache_that_a_run_names(answering, commands, tmp_path, capsys):
+    cache = answering.parent / "cache"
+    assert [*cache.glob("*/features.json")]
+    for index in cache.glob("*/features.json"):
+        index.write_text("{}")  # reading it would fail
+    for name in ("cache", "elsewhere"):
+        hostile_folders.rewritten(answering, "config.yaml", {"preprocess/cache_dir": str(answering.parent / name)})
+        with pytest.raises(SystemExit, match=r"^0$"), recorded_effects() as effects:
+            commands["replay"](answering)
+        assert not outside(effects, admitted("replay", answering))
+    assert not (answering.parent / "elsewhere").exists()
+    hostile_folders.rewritten(answering, "config.yaml", {"preprocess/cache_dir": str(cache)})
+    with pytest.raises(SystemExit, match=r"^1$"):
+        replay.main([str(answering), "--step", "3", "--trust-config"])
+    assert "features.json is no index of stored features" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [(), pytest.param(("--trust-config",), marks=pytest.mark.slow)])
+def test_a_folder_does_not_lift_the_limit_for_compressed_data(option, folder_for, capsys):
+    folder = folder_for("report")
+    with gzip.open(folder / "data.json.gz", "wb", compresslevel=1) as file:
+        for _ in range(80):
+            file.write(b" " * (1 << 20))
+    data = {f"{name}_file": str(folder / "data.json.gz") for name in ("train", "validation")}
+    hostile_folders.rewritten(folder, "config.yaml", {"data": {**data, "max_gzip_ratio": float("inf")}})
+    with pytest.raises(SystemExit, match=r"^1$"):
+        report.main([str(folder), *option])
+    error = capsys.readouterr().err
+    assert ("which would be expanded in full; if you trust the run, allow it with --trust-config" in error) != bool(
+        option
+    )
+    assert ("the file is empty" in error) == bool(option)
+
+
+def test_adapters_do_not_choose_a_model_elsewhere(tmp_path):
+    hostile_folders.rewritten(tmp_path, "adapter_config.json", {"base_model_name_or_path": "theirs/model"})
+    with (
+        from_folder(tmp_path / "config.yaml"),
+        pytest.raises(InputError, match=r"base_model_name_or_path=theirs/model`, which would be downloaded"),
+    ):
+        refuse_missing_model("model.name_or_path", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["weights elsewhere", "tokenizers elsewhere"])
+def test_names_in_a_model_stay_below_its_folder(name, reader, tmp_path):
+    folder = shutil.copytree(reader, tmp_path / RUN)
+    hostile_folders.rewritten(folder, *hostile_folders.MODEL_CHANGES[name])
+    with pytest.raises(InputError, match=r"config\.json: `\w+` names '\.\./.*', which is not below it; restore it"):
+        load_reader(str(folder))
+
+
+def test_an_index_that_a_model_names_lists_files_next_to_it(reader, tmp_path):
+    folder = shutil.copytree(reader, tmp_path / RUN)
+    name = "theirs.safetensors.index.json"
+    hostile_folders.rewritten(folder, "config.json", {"transformers_weights": name})
+    (folder / name).write_text(json.dumps({"metadata": {}, "weight_map": {"x": "../../elsewhere.safetensors"}}))
+    with pytest.raises(InputError, match=r"theirs\.\S+ lists '\.\./\.\./elsewhere\.\w+', which is not next to it"):
+        load_reader(str(folder))
+
+
+@pytest.mark.parametrize("logger", ["csv", "tensorboard"])
+def test_a_logger_writes_into_its_folder(logger, tmp_path):
+    for name in ("csv", "tensorboard"):
+        hostile_folders.detour(tmp_path / RUN / name, "a link to a folder")
+    made = made_logger(logger, str(tmp_path / RUN))
+    made.log_metrics({"loss": 1.0}, step=1)
+    made.save()
+    assert [*(tmp_path / RUN / logger).rglob("*")]
+    assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(tmp_path / RUN))
+
+
+def test_effects_outside_are_found(tmp_path):
+    """The hook sees what it is to forbid."""
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / RUN).mkdir()
+    with recorded_effects() as effects:
+        (tmp_path / "link").write_text("")
+        (tmp_path / RUN / "inside").write_text("")
+        (tmp_path / "link").rename(tmp_path / RUN / "link")
+        subprocess.run(["true"], check=True)
+        with suppress(OSError), socket.socket() as connection:
+            connection.connect(("127.0.0.1", 9))
+    found = outside(effects, [rf"\S+ {re.escape(str(tmp_path / RUN))}(/\S*)?"])
+    assert ("write", str(tmp_path / "elsewhere")) in found
+    assert ("os.rename", str(tmp_path / "link")) in found
+    assert {"process", "connection"} <= {kind for kind, _ in found}
+    assert not [path for _, path in found if path.startswith(str(tmp_path / RUN))]
+
+
+@pytest.mark.parametrize("name", list(hostile_folders.REACHES))
+def test_settings_that_reach_out_are_refused_with_a_sentence(name, harmless, commands, tmp_path, capsys):
+    folder = shutil.copytree(harmless, tmp_path / RUN)
+    hostile_folders.reaching(folder, name)
+    with pytest.raises(SystemExit, match=r"^1$"):
+        commands["replay"](folder)
+    assert re.search(hostile_folders.REACHES[name][1], capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("name", ["; mkdir canary", "$(mkdir canary)", "`mkdir canary`", "a\nmkdir canary", "--help"])

@@ -12,6 +12,7 @@ from torch import nn
 from portico.checkpoint.manifest import has_file, reading
 from portico.checkpoint.weights import has_adapters
 from portico.errors import InputError, printable
+from portico.trust.disk import read_bytes
 from portico.trust.files import load_engine_states
 
 LATEST_FILE = "latest"
@@ -34,7 +35,7 @@ def load_engine(engine: Any, folder: Path, model: nn.Module) -> None:
             f"{folder} was not written under `deepspeed`: it has no file {LATEST_FILE!r}; leave `deepspeed` out to "
             "resume it, or load its weights with `from_pretrained` and leave `resume_from_checkpoint` out."
         )
-    tag = (folder / LATEST_FILE).read_text(encoding="utf-8", errors="replace").strip()
+    tag = read_bytes(folder / LATEST_FILE).decode(errors="replace").strip()
     if not _TAG.fullmatch(tag) or not (folder / tag).is_dir():
         raise InputError(
             f"{folder / LATEST_FILE} names {printable(tag[:100])!r}, and no folder `global_stepN` next to it; restore "

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from zipfile import BadZipFile, ZipFile
 
 from safetensors import SafetensorError, safe_open
 from transformers import WEIGHTS_NAME
 from xxhash import xxh3_64
 
-from portico.checkpoint.files import read_bytes, read_text, refuse_huge
 from portico.compat.transformers import (
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,
@@ -28,7 +27,15 @@ from portico.compat.transformers import (
     WEIGHTS_INDEX_NAME,
     logger,
 )
-from portico.errors import InputError, InputFileNotFoundError, InputRuntimeError, printable, reason_of
+from portico.errors import (
+    InputError,
+    InputFileNotFoundError,
+    InputPermissionError,
+    InputRuntimeError,
+    printable,
+    reason_of,
+)
+from portico.trust.disk import open_new, read_bytes, read_text, refuse_huge, replaced
 from portico.trust.files import UnpicklingError, refuse_oversized
 
 MANIFEST_FILE = "portico_manifest.json"
@@ -43,6 +50,8 @@ _NO_STATE = f"{STATE_FILE} is missing"
 _WEIGHTS = re.compile(r"(adapter_model|(pytorch_)?model(-\d+-of-\d+)?)\.(safetensors|bin)(\.index\.json)?")
 _STATES = ("optimizer.pt", "scheduler.pt", "scaler.pt", LIGHTNING_FILE)
 _CHECKSUMS = "xxh3:"
+_COARSEST_TIME = 2_000_000_000  # nanoseconds: of FAT and zip archives
+_LONGEST_HEADER = 100_000_000  # bytes: safetensors refuses longer ones
 _MOST_LAYERS = 1_000
 _MOST_LABELS = 1_000_000
 # What readers of JSON, pickles and safetensors raise for damaged content, of which a length may be a huge number.
@@ -64,8 +73,8 @@ DAMAGE = (
 def write_manifest(folder: Path) -> None:
     """List the files below ``folder`` in its manifest, which is on the disk when this returns."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
-    files = {path.relative_to(folder).as_posix(): [path.stat().st_size, _checksum(path)] for path in paths}
-    with (folder / MANIFEST_FILE).open("w", encoding="utf-8") as file:
+    files = {path.relative_to(folder).as_posix(): Listed.of(path).as_list() for path in paths}
+    with replaced(folder / MANIFEST_FILE) as staging, open_new(staging) as file:
         json.dump(files, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
@@ -76,9 +85,34 @@ def refresh_manifest(folder: Path) -> None:
     manifest = folder / MANIFEST_FILE
     if not manifest.is_file():
         return
-    listed, written = json.loads(manifest.read_text(encoding="utf-8")), manifest.stat().st_mtime_ns
+    listed, written = json.loads(read_text(manifest)), manifest.stat().st_mtime_ns
     if any(not (folder / name).is_file() or (folder / name).stat().st_mtime_ns > written for name in listed):
         write_manifest(folder)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a manifest says of a file."""
+
+    size: int
+    checksum: str
+    time: int | None = None
+    """When it was written, in nanoseconds; None in a manifest of an earlier release."""
+    header: str | None = None
+    """Checksum of the header of weights in safetensors: names, shapes, dtypes and metadata."""
+
+    @classmethod
+    def of(cls, file: Path) -> Self:
+        status = file.stat()
+        return cls(status.st_size, _checksum(file), status.st_mtime_ns, _header_checksum(file))
+
+    def as_list(self) -> list[int | str | None]:
+        """Return the values as they are in the file."""
+        return [value for value in (self.size, self.checksum, self.time, self.header) if value is not None]
+
+    def has_another_time(self, file: Path) -> bool:
+        """Return whether the time was lost in a copy: archives keep it to two seconds."""
+        return self.time is not None and abs(file.stat().st_mtime_ns - self.time) > _COARSEST_TIME
 
 
 @dataclass(frozen=True)
@@ -98,6 +132,7 @@ def examine(folder: Path) -> Examination:
     has the listed size and checksum                                            unchanged
     differs, was written after the manifest and reads well                      changed on purpose
     differs, and is as old as the manifest or cannot be read                    damaged
+    differs, holds the same tensors, and all times are those of a copy          damaged
     holds weights, is not listed, was written after the manifest, reads well    changed on purpose
     holds weights, is not listed, and is as old or cannot be read               damaged
     holds the optimizer or the schedule, is not listed, and is as old           damaged
@@ -108,8 +143,13 @@ def examine(folder: Path) -> Examination:
     is gone, and held another part of the run, which starts afresh              changed on purpose
     ==========================================================================  ==================
 
-    A file reads well if it is complete as safetensors, JSON or an archive of torch, or is text. A checkpoint without a
-    manifest is only required to have ``trainer_state.json``.
+    A file reads well if it is complete as safetensors, JSON or an archive of torch, or is text. Weights have no
+    checksum inside, so one that was changed in a copy reads as well as one that a library has saved with other values:
+    the time tells them apart, unless the copy has set the times of all files. A checkpoint without a manifest is only
+    required to have ``trainer_state.json``.
+
+    Raises:
+        InputError: If a file may not be read.
     """
     changes: list[str] = []
     manifest = folder / MANIFEST_FILE
@@ -117,15 +157,26 @@ def examine(folder: Path) -> Examination:
         listed = json.loads(read_bytes(manifest)) if manifest.is_file() else {}
         if manifest.is_file() and (wrong := _fault(listed)):
             return Examination(damage=f"{MANIFEST_FILE} {wrong}")
-        for name, (size, checksum) in listed.items():
+        known = {name: Listed(*entry) for name, entry in listed.items()}
+        differing: dict[str, str] = {}
+        for name, entry in known.items():
             if not (folder / name).is_file():
                 if _is_needed(folder, name):
                     return Examination(damage=f"{name} is missing")
                 changes.append(f"{name} is gone")
-            elif wrong := _difference(folder / name, size, checksum):
-                if objection := _objection(folder / name, manifest):
-                    return Examination(damage=f"{name} {wrong}{objection}")
-                changes.append(f"{name} was written again")
+            elif wrong := _difference(folder / name, entry):
+                differing[name] = wrong
+        for name, wrong in differing.items():
+            if objection := _objection(folder / name, manifest):
+                return Examination(damage=f"{name} {wrong}{objection}")
+            holds_the_same = known[name].header is not None and _header_checksum(folder / name) == known[name].header
+            if holds_the_same and (copied := _copied_without_time(folder, known, set(differing))):
+                return Examination(
+                    damage=f"{name} {wrong}, although it holds the same tensors, and the folder was copied since "
+                    f"({copied} is unchanged and has another time)"
+                )
+            same = ", in the same tensors" if holds_the_same else ""
+            changes.append(f"{name} was written again (its content differs from what the run wrote{same})")
         for name in _STATES if listed else ():
             if name not in listed and (folder / name).is_file() and not _is_newer(folder / name, manifest):
                 return Examination(damage=f"{name} is not listed in {MANIFEST_FILE}{_NOT_NEWER}")
@@ -134,6 +185,10 @@ def examine(folder: Path) -> Examination:
                 if objection := _objection(file, manifest):
                     return Examination(damage=f"{file.name} is not listed in {MANIFEST_FILE}{objection}")
                 changes.append(f"{file.name} was added")
+    except PermissionError as error:
+        raise unreadable(error) from error
+    except InputError:
+        raise
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         return Examination(damage=f"{MANIFEST_FILE} cannot be read ({str(error)[:200]})")
     return Examination(changes, None if (folder / STATE_FILE).is_file() else _NO_STATE)
@@ -163,7 +218,7 @@ def listed_shards(index: Path) -> list[Path]:
     Raises:
         InputError: If a file is not next to the index.
     """
-    names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    names = sorted(set(json.loads(read_bytes(index))["weight_map"].values()))
     for name in names:
         if Path(name).name != name:
             raise InputError(f"{index} lists {printable(name[:100])!r}, which is not next to it; restore the file.")
@@ -191,16 +246,47 @@ def refuse_oversized_model(name_or_path: str) -> None:
         is_count = name == "num_labels" or name.endswith(("layer", "layers"))
         if is_count and isinstance(value, int | float) and value > most:
             raise InputError(f"{config}: `{printable(name)}` is more than {most:,}; restore the file.")
+    _refuse_names_elsewhere(Path(name_or_path))
     for file in weight_files(Path(name_or_path)):
         if file.suffix not in (".safetensors", ".json"):
             with file.open("rb") as opened:
                 refuse_oversized(opened)
 
 
+def _refuse_names_elsewhere(folder: Path) -> None:
+    """Raise ``InputError`` if files of a model name weights or tokenizers that are not below their folder."""
+    for file, key in (("config.json", "transformers_weights"), ("tokenizer_config.json", "fast_tokenizer_files")):
+        settings: Any = None
+        with suppress(*DAMAGE, RecursionError):  # which ``from_pretrained`` explains
+            settings = json.loads(read_bytes(folder / file))
+        value = settings.get(key) if isinstance(settings, dict) else None
+        for name in value if isinstance(value, list) else [value]:
+            if isinstance(name, str) and not _is_below(name):
+                raise InputError(
+                    f"{folder / file}: `{key}` names {printable(name[:100])!r}, which is not below it; restore it."
+                )
+            if isinstance(name, str) and name.endswith(".index.json"):
+                _refuse_shards_elsewhere(folder / name)
+
+
+def _refuse_shards_elsewhere(index: Path) -> None:
+    try:
+        listed_shards(index)
+    except InputError:
+        raise
+    except DAMAGE:  # which ``from_pretrained`` explains
+        pass
+
+
+def _is_below(name: str) -> bool:
+    """Return whether a path in a file stays below the folder of the file."""
+    return not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
 def _fault(listed: dict[str, tuple[int, str]]) -> str | None:
     """Return what is wrong with the content of a manifest."""
-    for name, (_, checksum) in listed.items():
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+    for name, (_, checksum, *_) in listed.items():
+        if not _is_below(name):
             return f"lists {name[:100]!r}, which is outside the folder"
         if not str(checksum).startswith(_CHECKSUMS):
             return "is of another version of portico; delete it to use the files as they are"
@@ -217,10 +303,23 @@ def _is_needed(folder: Path, name: str) -> bool:
     return name == STATE_FILE or (place != folder and place.is_dir() and any(place.iterdir()))
 
 
-def _difference(file: Path, size: int, checksum: str) -> str | None:
-    if file.stat().st_size != size:
-        return f"has {file.stat().st_size} bytes instead of {size}"
-    return None if checksum == _checksum(file) else "has changed since it was written (its checksum differs)"
+def _difference(file: Path, entry: Listed) -> str | None:
+    if file.stat().st_size != entry.size:
+        return f"has {file.stat().st_size} bytes instead of {entry.size}"
+    return None if entry.checksum == _checksum(file) else "has changed since it was written (its checksum differs)"
+
+
+def _copied_without_time(folder: Path, known: dict[str, Listed], differing: set[str]) -> str | None:
+    """Return a file that shows that the folder was copied and the times of its files were lost, if one does.
+
+    Nothing but a run writes the state of a run, so where one is unchanged and has another time, all times are those of
+    the copy. Libraries that save a model may write its configuration and its tokenizer again as they were.
+    """
+    for name, entry in known.items():
+        is_state = name in _STATES or name in (STATE_FILE, POSITION_FILE) or name.startswith("rng_state")
+        if is_state and name not in differing and (folder / name).is_file() and entry.has_another_time(folder / name):
+            return name
+    return None
 
 
 def _is_newer(file: Path, manifest: Path) -> bool:
@@ -243,6 +342,8 @@ def _objection(file: Path, manifest: Path) -> str | None:
                     raise BadZipFile(f"the checksum of {part} differs")
         else:
             read_text(file)
+    except PermissionError:
+        raise
     except (*DAMAGE, BadZipFile, NotImplementedError, RuntimeError) as error:
         return f" and cannot be read ({str(error)[:200]})"
     return None
@@ -255,7 +356,7 @@ def has_file(folder: Path, name: str) -> bool:
     manifest = folder / MANIFEST_FILE
     if not manifest.is_file() or _WEIGHTS.fullmatch(Path(name).name):
         return True
-    return name in json.loads(manifest.read_bytes())
+    return name in json.loads(read_bytes(manifest))
 
 
 def steps_of_checkpoints(run_folder: Path) -> dict[Path, int]:
@@ -299,8 +400,8 @@ def refuse_damaged(folder: Path) -> None:
 def _announce(folder: Path, changes: list[str]) -> None:
     if changes:
         logger.warning(
-            "The checkpoint %s was changed after it was written: %s. It is used as it is; a copy that broke off looks "
-            "the same, so copy it again if nobody changed it.",
+            "The checkpoint %s was changed after it was written: %s. It is used as it is; a damaged copy looks the "
+            "same, so copy it again if nobody changed it.",
             folder,
             ", ".join(changes),
         )
@@ -317,9 +418,19 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except PermissionError as error:
+        raise unreadable(error) from error
     except errors as error:
         reason = reason_of(error).split(". ")[0].rstrip(".")
         raise InputError(printable(f"{file} cannot be read: {reason}. {_way_out(file.parent)}")) from error
+
+
+def unreadable(error: PermissionError) -> InputPermissionError:
+    """Return the error for a file that this user may not read, which says nothing about what is in it."""
+    return InputPermissionError(
+        f"{error.filename or 'A file'} may not be read by this user ({error.strerror}); ask its owner for permission "
+        "(`chmod a+rX` on the folder), or run the command as its owner."
+    )
 
 
 def of_another_model(path: Path, part: str, model: object, what: str) -> InputRuntimeError:
@@ -335,6 +446,15 @@ def _way_out(folder: Path) -> str:
     if complete is None:
         return f"{folder.parent} holds no other complete checkpoint; train from the start."
     return f"Set `resume_from_checkpoint={str(complete)!r}`, the newest complete checkpoint of the run."
+
+
+def _header_checksum(file: Path) -> str | None:
+    """Return the checksum of the header of a file in safetensors; None for other and for damaged files."""
+    if file.suffix != ".safetensors":
+        return None
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        return f"{_CHECKSUMS}{xxh3_64(opened.read(length)).hexdigest()}" if length <= _LONGEST_HEADER else None
 
 
 def _checksum(file: Path) -> str:

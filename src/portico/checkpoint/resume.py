@@ -7,7 +7,7 @@ import json
 import random
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -21,7 +21,6 @@ from torch.optim import Optimizer
 from transformers import CONFIG_NAME, TrainerState
 
 from portico.checkpoint.engine_files import load_engine
-from portico.checkpoint.files import read_text, refuse_huge
 from portico.checkpoint.manifest import (
     EPOCH_START_FILE,
     LIGHTNING_FILE,
@@ -53,7 +52,8 @@ from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard, Generator, generators_of
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError, printable
-from portico.trust.files import UnpicklingError, load_tensors
+from portico.trust.disk import read_text, refuse_huge, write_text
+from portico.trust.files import UnpicklingError, load_tensors, save_tensors
 
 _MAX_COUNT = 1 << 63
 
@@ -320,7 +320,7 @@ def load_lightning_states(folder: Path) -> dict[str, Any]:
 
 def save_position(folder: str, position: tuple[int, int]) -> None:
     """Write the current epoch, and how many of its examples all processes have seen; transformers counts batches."""
-    (Path(folder) / POSITION_FILE).write_text(json.dumps(position), encoding="utf-8")
+    write_text(Path(folder) / POSITION_FILE, json.dumps(position))
 
 
 def saved_position(folder: str) -> tuple[tuple[int, int] | None, int]:
@@ -330,14 +330,13 @@ def saved_position(folder: str) -> tuple[tuple[int, int] | None, int]:
         return None, num_processes
     file = Path(folder) / POSITION_FILE
     with reading(file):
-        epoch, num_examples = json.loads(file.read_text(encoding="utf-8"))
+        epoch, num_examples = json.loads(read_text(file))
         return (int(epoch), int(num_examples)), num_processes
 
 
 def save_rng_state(folder: str, args: HFTrainingArguments) -> None:
     """Write the states of Python's, numpy's and torch's generators of this process into ``folder``."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    torch.save(present_rng_states(args), _rng_file(folder, args))
+    save_tensors(present_rng_states(args), _rng_file(folder, args))
 
 
 def present_rng_states(args: HFTrainingArguments) -> dict[str, Any]:
@@ -392,24 +391,46 @@ class EpochStart:
     Args:
         rng_states: Of Python's, numpy's and torch's own generators.
         generators: States of the generators that the loader and its samplers hold.
+        draws: What the examples of the next batch are drawn from, which is read one step early; set by :meth:`watch`.
     """
 
     rng_states: dict[str, Any]
     generators: list[Any]
+    draws: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, loader: Any, args: HFTrainingArguments) -> "EpochStart":
         return cls(present_rng_states(args), [_state_of(generator) for generator in generators_of(loader)])
 
+    def watch(self, loader: Any, args: HFTrainingArguments) -> None:
+        """Keep the random states before each batch of ``loader`` is read, since data may draw random numbers."""
+        if not isinstance(loader, DataLoaderShard):
+            return
+        before = loader.before_fetch
+
+        def keep(number: int) -> None:
+            if before is not None:
+                before(number)
+            self.draws.update(present_rng_states(args))
+
+        loader.before_fetch = keep
+
     def save(self, folder: str, loader: Any) -> None:
         """Write it into ``folder``, with the present states of the generators of ``loader``."""
         present = [_state_of(generator) for generator in generators_of(loader)]
         content = {"rng_states": self.rng_states, "generators": self.generators, "present": present}
-        torch.save(content, Path(folder) / EPOCH_START_FILE)
+        if self.draws:
+            content["draws"] = self.draws
+        save_tensors(content, Path(folder) / EPOCH_START_FILE)
 
 
-def restore_order(folder: str, loader: Any, args: HFTrainingArguments, *, is_inside_epoch: bool) -> bool:
-    """Set the generators to their states at the start of the epoch, or before the next; return whether it is known."""
+def restore_order(folder: str, loader: Any, args: HFTrainingArguments, *, restore: Callable[[], None] | None) -> bool:
+    """Set the generators to their states at the start of the epoch, or before the next; return whether it is known.
+
+    Inside an epoch, the examples of the first batch are then drawn from what they were drawn from when it was read one
+    step early, and ``restore`` is called before the next is read: it sets the states that the checkpoint holds.
+    """
+    is_inside_epoch = restore is not None
     file = Path(folder) / EPOCH_START_FILE
     if not has_file(Path(folder), EPOCH_START_FILE):
         return False
@@ -422,6 +443,16 @@ def restore_order(folder: str, loader: Any, args: HFTrainingArguments, *, is_ins
         if len(states) == len(generators):
             for generator, state in zip(generators, states, strict=True):
                 _set_state(generator, state)
+    if restore is not None and "draws" in saved and isinstance(loader, DataLoaderShard):
+        first, draws = loader.num_batches_to_skip, saved["draws"]
+
+        def draw_as_before(number: int) -> None:
+            if number == first:
+                set_rng_states(draws, args)
+            elif number == first + 1:
+                restore()
+
+        loader.before_fetch = draw_as_before
     return len(states) == len(generators)
 
 
@@ -445,7 +476,7 @@ def save_stream_position(folder: str, loader: object, num_batches: int) -> None:
     if not isinstance(loader, DataLoaderShard) or (position := loader.position_after(num_batches)) is None:
         return
     file = _position_file(folder, loader)
-    torch.save(position, file)
+    save_tensors(position, file)
     try:
         load_tensors(file)
     except UnpicklingError:

@@ -35,6 +35,7 @@ from portico.compat import transformers as hf_compat
 from portico.compat.transformers import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 from portico.distributed.model_parallel import free_full_weights, full_tensor, is_empty, is_sharded
 from portico.errors import InputError
+from portico.trust.disk import replaced, write_text
 from portico.trust.files import ShardReader, load_tensors, read_shards
 
 OPTIMIZER_FOLDER = "optimizer_0"
@@ -78,14 +79,15 @@ def save_weight_shards(
         if isinstance(model, PreTrainedModel):
             # One file at a time, as transformers does for weights that are offloaded to a disk.
             gathered = hf_compat.revert_weight_conversion(model, gathered)
-        save_file(gathered, folder / file, metadata={"format": "pt"})
+        with replaced(folder / file) as staging:
+            save_file(gathered, staging, metadata={"format": "pt"})
         files |= dict.fromkeys(gathered, file)
         size += sum(tensor.nbytes for tensor in gathered.values())
     if is_writer and plan.is_sharded:
         count = sum(parameter.numel() for parameter in model.parameters())
         index = {"metadata": {"total_parameters": count, "total_size": size}, "weight_map": files}
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-        (folder / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
+        write_text(folder / SAFE_WEIGHTS_INDEX_NAME, text)
 
 
 def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -1,7 +1,7 @@
 """Write a model's weights as ``from_pretrained`` reads them, and load them; PEFT's adapters come last."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -36,7 +36,12 @@ from portico.compat.transformers import (
 )
 from portico.distributed.model_parallel import full_tensor, gathered_root, is_sharded
 from portico.errors import InputError
+from portico.trust.disk import replaced, staged_folder
 from portico.trust.files import load_tensors
+
+# PEFT updates the card of a model.
+_CARD = "README.md"
+_SHARD = re.compile(r"model.*-\d{5}-of-\d{5}(\.bin|\.safetensors)*")
 
 
 def save_weights(
@@ -74,17 +79,33 @@ def save_weights(
     else:
         logger.info("The model is not a `PreTrainedModel`, so its weights are saved without a configuration.")
         weights = background.copied(model.state_dict() if state_dict is None else state_dict)
-        background.run(
-            lambda group: safetensors.torch.save_file(
-                _storable(weights), path / SAFE_WEIGHTS_NAME, metadata={"format": "pt"}
-            )
-        )
+        background.run(lambda group: _save_plain(_storable(weights), path / SAFE_WEIGHTS_NAME))
 
 
 def _save_pretrained(model: nn.Module, folder: str, state_dict: dict[str, Any] | None) -> None:
     # A progress bar over one file would break the progress bar of the training.
-    with _without_progress_bars(), _not_gathering(model):
-        cast(PreTrainedModel, model).save_pretrained(folder, state_dict=state_dict)
+    size = _num_bytes(model.state_dict() if state_dict is None else state_dict)
+    staged = staged_folder(Path(folder), keeping=[_CARD], weights=SAFE_WEIGHTS_NAME, size=size)
+    with _without_progress_bars(), _not_gathering(model), staged as staging:
+        cast(PreTrainedModel, model).save_pretrained(staging, state_dict=state_dict)
+        if isinstance(model, PreTrainedModel):
+            _remove_other_shards(Path(folder), staging)
+
+
+def _remove_other_shards(folder: Path, staging: Path) -> None:
+    """Remove shards of weights that ``save_pretrained`` does not replace, as it does in the folder that it gets."""
+    for path in folder.iterdir():
+        if _SHARD.fullmatch(path.name) and path.is_file() and not (staging / path.name).exists():
+            path.unlink()
+
+
+def _save_plain(weights: dict[str, torch.Tensor], path: Path) -> None:
+    with replaced(path, size=_num_bytes(weights)) as staging:
+        safetensors.torch.save_file(weights, staging, metadata={"format": "pt"})
+
+
+def _num_bytes(weights: Mapping[str, Any]) -> int:
+    return sum(tensor.nbytes for tensor in weights.values() if isinstance(tensor, torch.Tensor))
 
 
 def holds_weights(folder: str) -> bool:

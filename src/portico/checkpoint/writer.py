@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.optim import Optimizer
 from transformers import TrainerControl, TrainerState
 
@@ -39,7 +38,9 @@ from portico.compat.transformers import (
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, reason_of
-from portico.trust.files import load_tensors
+from portico.trust import disk
+from portico.trust.disk import move_files, remove_stale_staging
+from portico.trust.files import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -54,7 +55,6 @@ ARGUMENTS_FILE = "training_args.bin"
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
 _DELETED = ".deleted"
-_NO_SPACE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
     staging = partial / final.name
     if args.should_save:
         _refuse_link(partial)
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
         staging.mkdir(parents=True)
     accelerator.wait_for_everyone()
     if parts.async_save:
@@ -156,13 +156,13 @@ def save_optimizer_and_scheduler(parts: CheckpointParts, folder: Path) -> None:
         background.run(lambda group: save_optimizer_shards(shards, folder, group))
     elif parts.args.should_save:
         state = background.copied(parts.optimizer.state_dict())
-        background.run(lambda group: torch.save(state, folder / OPTIMIZER_FILE))
+        background.run(lambda group: save_tensors(state, folder / OPTIMIZER_FILE))
     if not parts.args.should_save or parts.engine_has_scheduler:
         return
     with warnings.catch_warnings():
         # Schedules warn that the optimizer must be saved too; it was, just above.
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-        torch.save(parts.lr_scheduler.state_dict(), folder / SCHEDULER_FILE)
+        save_tensors(parts.lr_scheduler.state_dict(), folder / SCHEDULER_FILE)
 
 
 def save_lightning_states(parts: CheckpointParts, folder: Path, states: dict[str, Any]) -> None:
@@ -177,7 +177,7 @@ def save_lightning_states(parts: CheckpointParts, folder: Path, states: dict[str
             "strings, lists and dicts, and reading them could run code; let its `state_dict` return plain values."
         )
     if plain and parts.args.should_save:
-        torch.save(plain, folder / LIGHTNING_FILE)
+        save_tensors(plain, folder / LIGHTNING_FILE)
 
 
 def update_lightning_states(parts: CheckpointParts, checkpoint: Path, states: dict[str, Any]) -> None:
@@ -186,9 +186,7 @@ def update_lightning_states(parts: CheckpointParts, checkpoint: Path, states: di
         return
     file = checkpoint / LIGHTNING_FILE
     written: dict[str, Any] = load_tensors(file) if file.is_file() else {}
-    new = checkpoint / f"{LIGHTNING_FILE}{_PARTIAL}"
-    torch.save(written | {name: state for name, state in states.items() if _is_plain(state)}, new)
-    new.replace(file)
+    save_tensors(written | {name: state for name, state in states.items() if _is_plain(state)}, file)
     refresh_manifest(checkpoint)
 
 
@@ -220,7 +218,7 @@ def save_arguments(args: HFTrainingArguments, folder: str) -> None:
     found = getattr(module, kind.__name__)
     setattr(module, kind.__name__, kind)
     try:
-        torch.save(args, Path(folder) / ARGUMENTS_FILE)
+        save_tensors(args, Path(folder) / ARGUMENTS_FILE)
     finally:
         setattr(module, kind.__name__, found)
 
@@ -270,7 +268,8 @@ def clear_leftovers(run_folder: str) -> None:
             replaced.rename(final)
     if incomplete := sorted(path.name for path in folder.glob(f"{_PARTIAL}/checkpoint-*")):
         logger.warning("%s: %s was not complete when a run ended, and is removed.", folder, ", ".join(incomplete))
-    shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
+    _remove(folder / _PARTIAL)
+    remove_stale_staging(folder)
     for ending in (_REPLACED, _DELETED):
         for leftover in folder.glob(f".checkpoint-*{ending}"):
             _remove(leftover)
@@ -310,10 +309,10 @@ def _delete(checkpoint: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Delete a folder, a file or a link, if there is one; what a link leads to stays."""
-    if path.is_symlink() or path.is_file():
-        path.unlink(missing_ok=True)
-    else:
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
+    else:  # `shutil.rmtree` would open a pipe, and wait for its other end
+        path.unlink(missing_ok=True)
 
 
 def _refuse_link(partial: Path) -> None:
@@ -328,23 +327,21 @@ def _refuse_link(partial: Path) -> None:
 def _cleaning_up(final: Path, background: BackgroundWriter) -> Iterator[None]:
     """Remove what a failed write of the checkpoint ``final`` has left, and name a full disk."""
     try:
-        with naming_full_disk(final):
+        with naming_full_disk(final.parent, final):
             yield
     except BaseException:
         background.discard()
-        shutil.rmtree(final.with_name(_PARTIAL), ignore_errors=True)
+        _remove(final.with_name(_PARTIAL))
         raise
 
 
 @contextmanager
-def naming_full_disk(path: Path) -> Iterator[None]:
-    """Raise ``OSError`` that names ``path`` if writing it fails because the disk is full."""
-    try:
+def naming_full_disk(run_folder: Path, path: Path | None = None) -> Iterator[None]:
+    """Name ``path``, or the file, and the newest complete checkpoint if there is no room in the folder of a run."""
+    newest = max(steps_of_checkpoints(run_folder).items(), key=lambda item: item[1], default=(None, 0))[0]
+    kept = f"; {newest.name} is complete, and the run can be resumed from there" if newest is not None else ""
+    with disk.naming_missing_room(path, run_folder, kept):
         yield
-    except BaseException as error:
-        if _is_out_of_space(error, path.parent):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
-        raise
 
 
 def _complete(staging: Path, final: Path) -> None:
@@ -358,7 +355,7 @@ def _complete(staging: Path, final: Path) -> None:
     staging.rename(final)
     _remove(replaced)
     # A user's `_save` may have written next to the checkpoint.
-    shutil.copytree(partial, final.parent, dirs_exist_ok=True)
+    move_files(partial, final.parent)
     shutil.rmtree(partial)
 
 
@@ -371,19 +368,6 @@ def _collect_from_other_machine(final: Path, accelerator: Accelerator) -> None:
         for file in staging.iterdir():
             file.replace(final / file.name)
         shutil.rmtree(partial)
-
-
-def _is_out_of_space(error: BaseException, folder: Path) -> bool:
-    """Return whether a write failed because the disk is full, which torch and safetensors report as other errors."""
-    if isinstance(error, CheckpointException):
-        return any(_is_out_of_space(failure, folder) for failure, _ in error.failures.values())
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOSPC
-    # torch.save says no more than "unexpected pos" or "basic_ios::clear: iostream error".
-    if "inline_container" in str(error) or "iostream error" in str(error):
-        return shutil.disk_usage(folder).free < _NO_SPACE
-    # safetensors and tokenizers, whose error is a bare `Exception`, quote the system.
-    return os.strerror(errno.ENOSPC) in str(error)
 
 
 # ---- States of callbacks ----

@@ -32,7 +32,7 @@ from portico.cli.composition import (
     settings_to_run,
 )
 from portico.cli.errors import TOP_LEVEL_NAMES, explained, in_words_of_the_command_line
-from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
+from portico.cli.folders import claim, interruption, owning, recorded_config, refuse_running, removed_if_refused
 from portico.cli.jobs import (
     FINISHED,
     GRID_SWEEPER,
@@ -45,6 +45,7 @@ from portico.cli.jobs import (
 )
 from portico.cli.settings import config_dir, suggestion
 from portico.cli.sweeps import reported_sweep
+from portico.distributed.children import end_with_parent
 from portico.distributed.launchers import join_mpi
 from portico.errors import (
     InputError,
@@ -55,6 +56,7 @@ from portico.errors import (
     nearest_names,
 )
 from portico.report.terminal import plain_console
+from portico.trust.disk import StorageFullError
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ def main() -> None:
     Exits with one paragraph on stderr: with code 1 if the user's input cannot be used or a file cannot be opened,
     with code 130 after an interrupt. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
     """
+    end_with_parent()
     register_resolvers()
     try:
         join_mpi()
@@ -114,6 +117,11 @@ def main() -> None:
         except OSError as error:
             if not _is_of_a_file(error):
                 raise
+            if isinstance(error, StorageFullError):
+                _exit(
+                    f"'{error.filename}' cannot be written ({error.strerror}). Make room, or set paths.output_dir or "
+                    "paths.sweep_dir to a folder of another disk."
+                )
             what = f"'{error.filename}'" if error.filename else "A file"
             _exit(
                 f"{what} cannot be used ({error.strerror}). A run writes into paths.output_dir, a sweep "
@@ -151,6 +159,8 @@ def run(config: DictConfig) -> float | list[float] | None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     # In a sweep the folder is one of many; the one in use is recorded.
     config.paths.output_dir = str(folder)
+    if is_first_process():
+        refuse_running(folder)
     job, hydra_config = current_job(folder), cast(DictConfig, HydraConfig.get())
     if job is None:
         with removed_if_refused(folder):
@@ -181,8 +191,18 @@ def _trained(
 ) -> dict[str, float]:
     """Run the experiment of checked settings; ``continued`` are settings that resume the job from its folder."""
     # The processes of a run other than the first join the folder that it has claimed.
-    if is_first_process() and continued is None:
-        claim(folder, settings)
+    if not is_first_process():
+        return _run_mode(settings, folder, job, continued)
+    folder.mkdir(parents=True, exist_ok=True)
+    with owning(folder):
+        if continued is None:
+            claim(folder, settings)
+        return _run_mode(settings, folder, job, continued)
+
+
+def _run_mode(
+    settings: dict[str, Any], folder: Path, job: SweepJob | None, continued: dict[str, Any] | None
+) -> dict[str, float]:
     yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
     # Jobs differ by the overrides that Hydra logs; each folder has its whole configuration.
     if is_first_process() and settings["print_config"] and (job is None or job.number == 0):

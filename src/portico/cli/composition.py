@@ -20,6 +20,7 @@ from portico.cli.folders import CONFIG_FILE, check_folder_settings
 from portico.cli.jobs import goals_of
 from portico.cli.settings import ExperimentSchema, config_dir
 from portico.errors import InputError, MissingPackageError
+from portico.trust.disk import read_text
 from portico.trust.names import TARGET, built
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ def _with_settings_of_run(settings: dict[str, Any], overrides: Sequence[str]) ->
     from portico.trust.files import plain_yaml  # imports torch, which a command that is refused does not need
 
     try:
-        recorded = plain_yaml((Path(name) / CONFIG_FILE).read_text(encoding="utf-8"))
+        recorded = plain_yaml(read_text(Path(name) / CONFIG_FILE))
     except (OSError, ValueError, yaml.YAMLError):  # not a configuration of ours
         return settings
     keys = {one.lstrip("+~").partition("=")[0] for one in overrides}

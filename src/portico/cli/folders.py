@@ -1,5 +1,7 @@
 """The folder of a run: taken only when free, left as it was when the run is refused."""
 
+import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -7,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from typing_extensions import override
 
-from portico.checkpoint.files import read_text, write_whole
 from portico.errors import InputError
+from portico.trust.disk import open_log, owned, owner_of, read_text, write_text
 from portico.trust.names import TARGET
 
 CONFIG_FILE = "config.yaml"
@@ -24,6 +27,14 @@ SIGNS_OF_A_RUN = (
     "metrics*.json",
     "log",
 )
+
+
+class LogFile(logging.FileHandler):
+    """The handler of ``train.log`` in the folder of a run, which may hold a link of that name."""
+
+    @override
+    def _open(self) -> Any:
+        return open_log(Path(self.baseFilename), encoding=self.encoding)
 
 
 def check_folder_settings(settings: Mapping[str, Any]) -> None:
@@ -74,10 +85,31 @@ def claim(folder: Path, settings: Mapping[str, Any]) -> None:
             "paths.output_dir=<folder>, continue that run with args.resume_from_checkpoint=true, or replace it with "
             "overwrite=true, which keeps its configuration, results and checkpoints in a subfolder."
         )
-    aside = next(path for n in count(1) if not (path := folder / f"replaced-{n}").exists())
+    aside = next(path for n in count(1) if not os.path.lexists(path := folder / f"replaced-{n}"))
     aside.mkdir()
     for path in signs:
         path.rename(aside / path.name)
+
+
+def refuse_running(folder: Path) -> None:
+    """Raise ``InputError`` if another process runs in the folder: the files of both would be mixed."""
+    if (owner := owner_of(folder)) is not None:
+        ending = f", or end it (kill {owner.rpartition(' ')[2]})" if owner[-1].isdigit() else ""
+        raise InputError(
+            f"A run is going on in '{folder}', by {owner}; wait until it has ended{ending}, or choose another folder."
+        )
+
+
+@contextmanager
+def owning(folder: Path) -> Iterator[None]:
+    """Own the folder of a run, so that no other run starts in it."""
+    refuse_running(folder)
+    try:
+        with owned(folder):
+            yield
+    except BlockingIOError:  # taken since
+        refuse_running(folder)
+        raise
 
 
 def interruption(folder: Path) -> str:
@@ -97,7 +129,7 @@ def recorded_config(folder: Path, text: str) -> Iterator[None]:
     The file alone would make the folder count as taken, but the corrected command should run in the same one.
     """
     path = folder / CONFIG_FILE
-    write_whole(path, text)
+    write_text(path, text)
     try:
         yield
     except (InputError, KeyboardInterrupt):

@@ -20,10 +20,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from portico.checkpoint.files import read_text, write_whole
-from portico.cli.folders import recorded_settings
+from portico.cli.folders import recorded_settings, refuse_running
 from portico.data.defects import shorten
+from portico.distributed.children import ending_with_this
 from portico.errors import InputError, is_first_process, is_started_by_srun, printable
+from portico.trust.disk import read_text, write_text
 from portico.trust.names import TARGET
 
 JOB_FILE = "job.json"
@@ -133,7 +134,7 @@ class SweepJob:
             return
         content = {name: value for name, value in asdict(self).items() if name != "folder"}
         # Other processes read the file while it changes.
-        write_whole(self.folder / JOB_FILE, json.dumps(content, indent=1, default=str))
+        write_text(self.folder / JOB_FILE, json.dumps(content, indent=1, default=str))
 
     def continued(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the settings that resume this job from its folder; None if the folder has nothing of this job."""
@@ -289,6 +290,7 @@ def prepared_job(
     with open_dict(composed):
         composed.hydra.job.id = composed.hydra.job.num = number
     folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()
+    refuse_running(folder)
     return composed, SweepJob.of(folder, number, list(composed.hydra.overrides.task))
 
 
@@ -354,7 +356,7 @@ def environment_of_job() -> dict[str, str]:
 def start_process(job: SweepJob, command: Sequence[str] | None = None) -> subprocess.Popen[bytes]:
     """Start the job in a new session, so that all its processes can be ended; by default with the current command."""
     command = command or command_of_job(cast(DictConfig, HydraConfig.get()), job.folder)
-    return subprocess.Popen(command, env=environment_of_job(), start_new_session=True)
+    return subprocess.Popen(command, env=ending_with_this(environment_of_job()), start_new_session=True)
 
 
 def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:

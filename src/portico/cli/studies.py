@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from itertools import takewhile
@@ -17,7 +16,6 @@ from omegaconf import DictConfig
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from typing_extensions import override
 
-from portico.checkpoint.files import read_bytes
 from portico.cli.jobs import (
     JOB_FILE,
     SWEEP_CONFIG,
@@ -29,6 +27,7 @@ from portico.cli.jobs import (
 )
 from portico.compat.transformers import HFTrainingArguments
 from portico.errors import InputError, MissingPackageError, printable
+from portico.trust.disk import read_bytes, write_bytes
 from portico.trust.names import TARGET, built, data_only, from_folder, import_target, refuse_in_folder
 
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ def open_storage(address: str) -> "BaseStorage":
     from sqlalchemy.exc import SQLAlchemyError
 
     setting = f"hydra.sweeper.storage={shown_address(address)}"
+    _refuse_detour(setting, Path(address.removeprefix("sqlite:///").partition("?")[0]))
     if address.rstrip("/") == "sqlite:" or ":memory:" in address:
         raise InputError(f"`{setting}` is lost with its process, but runs report to it from theirs; name a file.")
     if "://" not in address and Path(address).is_file():
@@ -91,6 +91,22 @@ def open_storage(address: str) -> "BaseStorage":
     return storage
 
 
+def _refuse_detour(setting: str, file: Path) -> None:
+    """Refuse a file that would not end, or in the folder of a sweep, which may be sent, one that leads elsewhere.
+
+    Optuna and SQLite write into it in place.
+    """
+    if not os.path.lexists(file):
+        return
+    status = file.lstat()
+    leads_elsewhere = (file.parent / SWEEP_CONFIG).is_file() and (file.is_symlink() or status.st_nlink > 1)
+    if leads_elsewhere or not (file.is_file() or file.is_dir() or file.is_symlink()):
+        raise InputError(
+            f"`{setting}` is a link, a pipe or a device, and not a file of the sweep; remove it to start the search "
+            "over, or set the storage to the file that is meant."
+        )
+
+
 def _drop_damaged_end(journal: Path) -> None:
     """Shorten a journal to the entries before the first damaged one, which a crash leaves; keep a copy of the file.
 
@@ -107,8 +123,8 @@ def _drop_damaged_end(journal: Path) -> None:
         if len(whole) == len(lines):
             return
         copy = journal.with_name(f"{journal.name}.damaged")
-        shutil.copyfile(journal, copy)
-        os.truncate(journal, sum(map(len, whole)))
+        write_bytes(copy, b"".join(lines))
+        write_bytes(journal, b"".join(whole))
     finally:
         lock.release()
     log.warning(

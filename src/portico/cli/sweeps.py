@@ -1,5 +1,6 @@
 """The report of a sweep: a table of its jobs, ``sweep.json`` and ``sweep.html``."""
 
+import errno
 import fcntl
 import json
 import os
@@ -24,7 +25,6 @@ from omegaconf import DictConfig
 from rich.table import Table
 from typing_extensions import override
 
-from portico.checkpoint.files import read_text, write_whole
 from portico.cli.jobs import (
     FAILED,
     FINISHED,
@@ -40,6 +40,7 @@ from portico.errors import InputError, exit_with_error, is_first_process
 from portico.report.page import REPORT_PAGE
 from portico.report.sweep_page import shown_value, sweep_page, sweep_results
 from portico.report.terminal import plain_console
+from portico.trust.disk import read_text, remove_detour, remove_stale_staging, write_text
 from portico.trust.names import TARGET
 
 # What a run's report says that none of its other files does.
@@ -52,8 +53,9 @@ _FEWEST_JOBS = 4
 def report_sweep(folder: Path) -> dict[str, Any]:
     """Write the report of the sweep in a folder, print its table, and return what is in ``sweep.json``."""
     summary = summary_of(folder, read_jobs(folder))
-    write_whole(folder / SWEEP_FILE, json.dumps(summary, indent=1))
-    write_whole(folder / SWEEP_PAGE, sweep_page(summary))
+    remove_stale_staging(folder)
+    write_text(folder / SWEEP_FILE, json.dumps(summary, indent=1))
+    write_text(folder / SWEEP_PAGE, sweep_page(summary))
     console = plain_console()
     console.print(_table(summary))
     # Long paths must stay whole, so that they can be clicked and copied.
@@ -64,6 +66,8 @@ def report_sweep(folder: Path) -> dict[str, Any]:
 
 def read_jobs(folder: Path) -> list[SweepJob]:
     """Return the jobs of a sweep by number; raise an ``InputError`` if the folder has none."""
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     found = [SweepJob.read(path.parent) for path in folder.rglob(JOB_FILE)]
     jobs = sorted((job for job in found if job is not None), key=lambda job: (job.number, str(job.folder)))
     if not jobs:
@@ -348,6 +352,9 @@ class SweepFolder(Callback):
         if is_first_process():
             own.lock = _claim(folder, shared=config.hydra.sweeper[TARGET] == OPTUNA_SWEEPER)
         own.folder = folder
+        # Hydra writes the first, and makes the folders of jobs.
+        for path in (own.folder / SWEEP_CONFIG, *own.folder.glob("[0-9]*")):
+            remove_detour(path)
         own.started = time.time()
         # The jobs in other processes should end as they do after Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from portico.trust.disk import open_new, write_text
+
 VARIABLE = "PORTICO_RECORD"
 """A recorded process finds its settings in this environment variable."""
 _RECORDS = "records"  # one file for each process that trained
@@ -74,9 +76,8 @@ class ScriptRecord:
     def save(self, folder: Path) -> None:
         """Write the record of this process, unless it trained nothing, as a launcher of other processes does."""
         if self.trainings:
-            (folder / _RECORDS).mkdir(parents=True, exist_ok=True)
             name = f"{self.rank:06}-{self.begun}.json"
-            (folder / _RECORDS / name).write_text(json.dumps(asdict(self)), encoding="utf-8")
+            write_text(folder / _RECORDS / name, json.dumps(asdict(self)))
 
 
 def redirected(output_dir: str, settings: RecordSettings) -> str:
@@ -84,7 +85,7 @@ def redirected(output_dir: str, settings: RecordSettings) -> str:
     replacing = f"{Path(output_dir).absolute()}{settings.suffix}"
     note = Path(settings.folder, _REDIRECTED, f"{zlib.crc32(replacing.encode()):08x}")
     note.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError), note.open("x", encoding="utf-8") as file:
+    with suppress(FileExistsError), open_new(note) as file:
         file.write(replacing)
         shutil.rmtree(replacing, ignore_errors=True)
     return replacing

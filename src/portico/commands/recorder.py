@@ -17,6 +17,7 @@ from pathlib import Path
 from portico.commands.install import install_on_demand
 from portico.commands.record import VARIABLE, RecordSettings, ScriptRecord, adapt_arguments
 from portico.commands.script import Script, pass_on
+from portico.distributed.children import end_with_parent
 from portico.errors import InputError
 from portico.imports import when_imported
 
@@ -90,6 +91,7 @@ def _find_operators() -> None:
 
 
 def main() -> None:
+    end_with_parent()
     join()
     pass_on()
     is_module = sys.argv[1] == "-m"

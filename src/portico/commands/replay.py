@@ -7,16 +7,18 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from portico.commands.install import install_on_demand
 from portico.commands.run import add_run_options
-from portico.commands.script import Script, add_module_option, pass_on
+from portico.commands.script import Script, add_allowed_paths, add_module_option, pass_on
 from portico.errors import InputError, command
 from portico.imports import when_imported
 from portico.observers import RunOptions, observe
-from portico.report.page import check_writable, write_text
+from portico.report.page import check_writable
 from portico.report.terminal import plain_console
+from portico.trust.disk import write_text
+from portico.trust.names import from_folder, is_from_folder, refuse_in_folder, refuse_outside
 
 if TYPE_CHECKING:
     from portico.commands.replayed_step import OpenStep, Replay
@@ -28,10 +30,12 @@ Options may follow the script too, up to `--`.
   portico replay train.py --output_dir out --from-spike --report step.html
 """
 # Options that may follow the script.
-_ANYWHERE = ("--step", "--from-spike", "--report", "--trust-config")
+_ANYWHERE = ("--step", "--from-spike", "--report", "--trust-config", "--allow-path")
 # Training arguments of a run that a replay leaves out, and those that keep it to itself.
 _OF_THE_RUN = ("resume_from_checkpoint", "onnx_cache_dir")
 _PRIVATE = {"push_to_hub": False, "report_to": "none"}
+# Training arguments that may be the path of a file.
+_FILES = ("deepspeed", "fsdp_config", "accelerator_config")
 # Processes that a replayed script starts find their settings here.
 VARIABLE = "PORTICO_REPLAY"
 
@@ -43,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run a training again from its nearest checkpoint to one step and show that step: its examples "
         "with the loss of each, gradients and updates by layer, the first module with an output that is not finite. "
         "The run is a script of transformers with its arguments, or the folder of a `portico train`; its own output "
-        "folder is read and never written to.",
+        "folder is read and never written to, and nothing else is.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -59,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="import, call and download whatever the config.yaml of FOLDER names; only for a run that you trust",
     )
+    add_allowed_paths(parser)
     add_run_options(parser.add_argument_group("options of `portico run`, as the script was run"))
     return parser
 
@@ -78,7 +83,8 @@ def main(arguments: Sequence[str]) -> None:
     options = {one.name: getattr(given, one.name) for one in fields(RunOptions)}
     if script.is_folder_of_run and any(options.values()):
         raise InputError("The options of `portico run` are for scripts; a folder is replayed as its config.yaml says.")
-    step = _replayed(script, given.step, options, trusts_config=given.trust_config)
+    trust = {"trusted": given.trust_config, "admitted": given.allow_path}
+    step = _replayed(script, given.step, options, trust)
     if step.is_first_process:
         step.show(plain_console(soft_wrap=True, highlight=False))
         if given.report is not None:
@@ -86,12 +92,14 @@ def main(arguments: Sequence[str]) -> None:
     raise SystemExit(0 if step.is_confirmed is not False else 1)
 
 
-def _replayed(script: Script, number: int | None, options: Mapping[str, object], *, trusts_config: bool) -> "OpenStep":
+def _replayed(
+    script: Script, number: int | None, options: Mapping[str, object], trust: Mapping[str, Any]
+) -> "OpenStep":
     replays: list[Replay] = []
     with tempfile.TemporaryDirectory(prefix="portico-replay-") as folder:
         try:
             if script.is_folder_of_run:
-                _train_again(replays, number, Path(script.target), folder, trusts_config=trusts_config)
+                _train_again(replays, number, Path(script.target), folder, trust)
             else:
                 install_on_demand(**{name: value for name, value in options.items() if value})
                 os.environ[VARIABLE] = json.dumps({"number": number, "folder": folder})
@@ -107,6 +115,11 @@ def _replayed(script: Script, number: int | None, options: Mapping[str, object],
             step = OpenStep.read(Path(folder))
             if step is not None:
                 return step
+            if replays and (strategy := replays[0].launching_strategy) is not None:
+                raise InputError(
+                    f"{script.target} trains in processes that `strategy={strategy}` starts for the call, which are "
+                    "not replayed; set `strategy='ddp'`, or train on one device."
+                )
             raise InputError(
                 f"{script.target} trained with no Trainer, or ended before the step; give a "
                 "script that calls `Trainer.train`, and a step of its training."
@@ -136,7 +149,9 @@ def join(replays: "list[Replay] | None" = None) -> None:
 # ---- A folder of `portico train` ----
 
 
-def _train_again(replays: "list[Replay]", number: int | None, run: Path, folder: str, *, trusts_config: bool) -> None:
+def _train_again(
+    replays: "list[Replay]", number: int | None, run: Path, folder: str, trust: Mapping[str, Any]
+) -> None:
     """Train the experiment of a folder of ``portico train`` again, with another output folder and without loggers.
 
     Raises:
@@ -146,13 +161,15 @@ def _train_again(replays: "list[Replay]", number: int | None, run: Path, folder:
     from portico.cli.experiment import TrainerExperiment, experiment_class
     from portico.cli.folders import CONFIG_FILE, recorded_settings
     from portico.commands.replayed_step import Replay
-    from portico.trust.names import from_folder
 
     settings = recorded_settings(run)
     settings["paths"]["output_dir"] = folder
     settings["args"] = {name: value for name, value in settings["args"].items() if name not in _OF_THE_RUN} | _PRIVATE
     settings["logger"] = {}
-    with from_folder(run / CONFIG_FILE, trusted=trusts_config):
+    with from_folder(run / CONFIG_FILE, **trust):
+        _judge_effects(settings)
+        if is_from_folder() and (settings.get("preprocess") or {}).get("cache_dir") is not None:
+            settings["preprocess"]["cache_dir"] = str(Path(folder, "features"))
         if not issubclass(kind := experiment_class(settings), TrainerExperiment):
             raise InputError(
                 f"{run / CONFIG_FILE} describes a {kind.__name__}, which has no Trainer; "
@@ -162,3 +179,22 @@ def _train_again(replays: "list[Replay]", number: int | None, run: Path, folder:
         replays.append(Replay(number, Path(folder), run_folder=run))
         with observe(replays[0]):
             experiment.train()
+
+
+def _judge_effects(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of a folder that start processes, or name files elsewhere that are read before the data."""
+    args, strategy, preprocess = (settings.get(group) or {} for group in ("args", "strategy", "preprocess"))
+    numbers = {
+        "args.dataloader_num_workers": args.get("dataloader_num_workers"),
+        "preprocess.num_workers": preprocess.get("num_workers"),
+        "strategy.devices": strategy.get("devices"),
+        "strategy.num_nodes": strategy.get("num_nodes"),
+    }
+    for name, number in numbers.items():
+        # One device is this process, and without a number the machine decides.
+        is_free = number in (None, 0, "0", "auto", -1, "-1") or (name.startswith("strategy.") and number in (1, "1"))
+        if not is_free:
+            refuse_in_folder(f"`{name}={number}`", "the number of processes to start")
+    for name in _FILES:
+        if isinstance(value := args.get(name), str) and not value.lstrip().startswith("{"):
+            refuse_outside(value, f"args.{name}")

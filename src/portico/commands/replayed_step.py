@@ -19,20 +19,24 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from typing_extensions import override
 
+from portico.arguments import correction_names
 from portico.callbacks import LossSpike, find_spike
-from portico.checkpoint.files import read_text, write_whole
-from portico.checkpoint.manifest import Examination, examine, reading
+from portico.checkpoint.manifest import EPOCH_START_FILE, Examination, examine, reading
 from portico.commands.recording import norm_of
 from portico.errors import InputError
 from portico.loop.model_setup import loss_shifts_labels
 from portico.loop.outputs import count_labels
 from portico.observers import ObservedTrainer, Observer
 from portico.report.page import Section, html_table, render_page
+from portico.trust.disk import read_text, write_text
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 STEP_FILE = "step.json"
+# What an uninterrupted run has done, also where a resume under transformers would not.
+_LAUNCHING = ("ddp_spawn", "ddp_fork", "ddp_notebook")
+_OF_A_REPLAY = ("resume_order", "renamed_weights")
 _MOST_SHOWN = 160  # characters of an example, on the terminal
 
 
@@ -69,6 +73,10 @@ class OpenStep:
     first_not_finite: str | None = None
     """The first module in the order of the forward pass whose output is not finite."""
     is_first_process: bool = True
+    begins_inside_epoch: bool = False
+    """Whether the checkpoint is from inside an epoch."""
+    knows_order: bool = False
+    """Whether the checkpoint holds the random states from which the order of its epoch was drawn."""
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -98,7 +106,27 @@ class OpenStep:
         if self.is_confirmed:
             return f"Replayed {start}; the loss logged at step {step} is the recorded one, {recorded:.9g}."
         return (
-            f"Replayed {start}; at step {step} the run recorded a loss of {recorded:.9g}, the replay {replayed:.9g}."
+            f"Replayed {start}; at step {step} the run recorded a loss of {recorded:.9g}, the replay {replayed:.9g}. "
+            f"{self.reason}"
+        )
+
+    @property
+    def reason(self) -> str:
+        """A sentence on why the replayed loss may differ from the recorded one."""
+        others = (
+            "the code, the data, the settings or the versions have changed, the recorded run was itself resumed "
+            "before, or worker processes draw random numbers for the data"
+        )
+        if not self.begins_inside_epoch:
+            return f"They differ if {others}."
+        if not self.knows_order:
+            return (
+                "The checkpoint is from inside an epoch and does not hold the random states from which its order was "
+                f"drawn, so the replay has other batches unless the order depends on seed and epoch only; or {others}."
+            )
+        return (
+            "The checkpoint is from inside an epoch: if the collator or the dataset draws random numbers, train with "
+            f"`corrections=['resume_order']`, which keeps them; else {others}."
         )
 
     @property
@@ -171,6 +199,7 @@ class Replay(Observer, TrainerCallback):
         self.step: OpenStep | None = None
         self.num_trainings = 0
         self.last_step = 0
+        self.launching_strategy: str | None = None  # which trains in processes that this object does not reach
         self.checked_step: int | None = None
         self.is_finished = False
         self._folder = folder
@@ -183,6 +212,15 @@ class Replay(Observer, TrainerCallback):
         self._hooks: list[RemovableHandle] = []
 
     # ---- What the trainer tells ----
+
+    @override
+    def on_arguments_init(self, args: object) -> None:
+        # The recorded run went on where the replay resumes: in the order of the epoch, with all weights.
+        given: Any = args
+        names = correction_names(given.corrections)
+        given.corrections = [*names, *(name for name in _OF_A_REPLAY if name not in names)]
+        strategy = getattr(given, "strategy", None)
+        self.launching_strategy = strategy if strategy in _LAUNCHING else None
 
     @override
     def on_train(self, trainer: ObservedTrainer, checkpoint: str | bool | None) -> str | bool | None:
@@ -257,6 +295,11 @@ class Replay(Observer, TrainerCallback):
             later = (row["step"] for row in self._recorded if "loss" in row and row["step"] >= self.number)
             self.checked_step = next(later, None)
         self.step = OpenStep(self.number, checkpoint=None if checkpoint is None else str(checkpoint))
+        if checkpoint is not None:
+            with reading(checkpoint / "trainer_state.json"):
+                epoch = json.loads(read_text(checkpoint / "trainer_state.json")).get("epoch") or 0.0
+            self.step.begins_inside_epoch = float(epoch) % 1 != 0
+            self.step.knows_order = (checkpoint / EPOCH_START_FILE).is_file()
         trainer.args.output_dir = str(self._folder)
         # Nothing of a replay is kept or published.
         trainer.args.push_to_hub = False
@@ -375,7 +418,7 @@ class Replay(Observer, TrainerCallback):
         self.step.examples.sort(key=lambda one: (math.isfinite(one.loss) or not one.num_labels, -one.share))
         self.is_finished = True
         if self.step.is_first_process:  # for the command, if the script has started this process
-            write_whole(self._folder / STEP_FILE, json.dumps(asdict(self.step)))
+            write_text(self._folder / STEP_FILE, json.dumps(asdict(self.step)))
         raise StepReplayed
 
     def _gather(self, step: OpenStep) -> None:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from portico.commands.script import add_allowed_paths
 from portico.errors import command
 
 
@@ -33,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="load the data by the class, or from the hub, as config.yaml says; only for a run that you trust",
     )
+    add_allowed_paths(parser)
     return parser
 
 

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@command
+@partial(command, runs_scripts=True)
 def main(arguments: Sequence[str]) -> None:
     """Run a script and exit as it does; exit with 1 and a sentence if there is no such script."""
     parser = build_parser()

@@ -162,3 +162,15 @@ def pass_on() -> None:
 def add_module_option(parser: argparse.ArgumentParser) -> None:
     """Add ``-m`` to the help and the completion of a command; :meth:`Script.split` reads it."""
     parser.add_argument("-m", metavar="MODULE", dest="module", help="run a module, as `python -m` does")
+
+
+def add_allowed_paths(parser: argparse.ArgumentParser) -> None:
+    """Add ``--allow-path`` to a command that reads the folder of a run."""
+    parser.add_argument(
+        "--allow-path",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or folder outside of the run that its config.yaml may name as data or model; may be repeated",
+    )

@@ -35,10 +35,12 @@ from portico.commands.record import (
     redirected_folders,
 )
 from portico.commands.script import Script
+from portico.distributed.children import ending_with_this
 from portico.errors import InputError
 from portico.report.charts import Series, line_chart
-from portico.report.page import Section, html_table, panels, render_page, write_text
+from portico.report.page import Section, html_table, panels, render_page
 from portico.report.terminal import plain_console
+from portico.trust.disk import open_new, write_text
 
 # Relative difference of losses up to which a run counts as the same, by what is changed.
 TOLERANCES = {"strategy": 1e-4, "devices": 1e-4, "accelerator": 1e-3, "precision": 2e-2}
@@ -102,6 +104,12 @@ class Verification:
     def __exit__(self, *_: object) -> None:
         for script in self._started:
             script.end()
+        for script in self._started:
+            # Of a verification that was killed, which may have run both at the same time.
+            for output in redirected_folders(script.folder):
+                plain = str(output).removesuffix(AT_THE_SAME_TIME)
+                for leftover in (plain, f"{plain}{AT_THE_SAME_TIME}"):
+                    shutil.rmtree(leftover, ignore_errors=True)
 
     def run(self, report: Path | None, *, is_once: bool) -> int:
         """Compare transformers with portico, and with itself if they differ; return the exit code."""
@@ -215,10 +223,10 @@ class Verification:
         (folder / _OUTPUT).mkdir(parents=True)
         settings = replace(settings, folder=str(folder), steps=self._steps)
         words = ["-m"] * self._script.is_module + [self._script.target, *self._script.arguments]
-        with (folder / _LOG).open("w", encoding="utf-8") as log:
+        with open_new(folder / _LOG) as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "portico.commands.recorder", *words],
-                env=recording_environment(settings) | environment,
+                env=ending_with_this(recording_environment(settings)) | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from portico.data.defects import Defects, Placed, describe, shorten
 from portico.errors import InputError, MissingPackageError
-from portico.trust.names import refuse_in_folder
+from portico.trust.disk import read_text
+from portico.trust.names import is_from_folder, refuse_in_folder, refuse_outside
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -77,7 +78,12 @@ def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
     A glob or a folder without a match is refused here; a missing file only when it is opened.
     """
     names = [source] if isinstance(source, str | Path) else source
-    return list(dict.fromkeys(path for name in names for path in _paths(str(name))))
+    for name in names:
+        refuse_outside(name)
+    paths = list(dict.fromkeys(path for name in names for path in _paths(str(name))))
+    for path in paths:  # a link in a folder, or a match, may lead elsewhere
+        refuse_outside(path)
+    return paths
 
 
 def _paths(name: str) -> list[Path]:
@@ -133,7 +139,7 @@ def stored_dataset(path: Path) -> "Iterator[Dataset | None]":
 
 def _refuse_files_elsewhere(path: Path) -> None:
     """Raise an ``InputError`` if a stored dataset names a file that is not in its folder, or is a link out of it."""
-    for listed in json.loads((path / _STORED_FILES).read_text(encoding="utf-8"))["_data_files"]:
+    for listed in json.loads(read_text(path / _STORED_FILES))["_data_files"]:
         name = listed["filename"]
         if Path(name).name != name or (path / name).resolve().parent != path.resolve():
             raise InputError(
@@ -153,6 +159,7 @@ class _LimitedGzipFile(gzip.GzipFile):
     def read1(self, size: int = -1) -> bytes:
         data = super().read1(size)
         if self.tell() > self._max_bytes:
+            refuse_in_folder(f"{self._path}, whose content is {self._max_ratio:g} times as large", "expanded in full")
             raise InputError(
                 f"{self._path}: its content is more than {self._max_ratio:g} times as large as the gzip file, and "
                 f"more than {_ALWAYS_EXPANDED >> 20} MiB. If you trust the file, set `max_gzip_ratio` to a larger "
@@ -173,6 +180,9 @@ def open_text(path: Path, max_gzip_ratio: float = MAX_GZIP_RATIO) -> Iterator[Te
     An `InputError` explains why it cannot be read, also while the caller reads and parses it. The content of a gzip
     file may be ``max_gzip_ratio`` times as large as the file, but always 64 MiB.
     """
+    refuse_outside(path)
+    if is_from_folder():  # whose author would choose how much a file may grow
+        max_gzip_ratio = min(max_gzip_ratio, MAX_GZIP_RATIO)
     if not path.is_file():
         raise InputError(_why_no_file(path))
     try:
@@ -241,6 +251,7 @@ def _nested(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 def parquet_rows(path: Path) -> Iterator[Placed]:
     """Yield the rows of a parquet file with their number; an `InputError` explains why it cannot be read."""
+    refuse_outside(path)
     if not path.is_file():
         raise InputError(_why_no_file(path))
     import_datasets(f"{path} is a parquet file")  # which needs the package that reads it

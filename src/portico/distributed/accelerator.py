@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
 
 import safetensors.torch
 import torch
@@ -34,6 +34,8 @@ from portico.distributed.processes import all_gather, connect, disconnect, first
 from portico.distributed.sequence import UNSHARED, Sharing
 from portico.distributed.sharding import DataLoaderConfig
 from portico.errors import InputError, InputFileNotFoundError
+from portico.trust.disk import replaced
+from portico.trust.files import save_tensors
 
 if TYPE_CHECKING:
     from lightning.pytorch.plugins import Precision
@@ -567,12 +569,17 @@ class Accelerator:
                 gathered[name] = full.cpu()
         return gathered
 
-    def save(self, obj: object, f: "str | PathLike[str]", safe_serialization: bool = False) -> None:
-        """Write ``obj`` to the file ``f``, from one process; ``safe_serialization`` needs weights by name."""
-        if self.is_main_process and safe_serialization:
-            safetensors.torch.save_file(cast("dict[str, torch.Tensor]", obj), f, metadata={"format": "pt"})
-        elif self.is_main_process:
-            torch.save(obj, f)
+    def save(self, obj: object, f: "str | PathLike[str] | IO[bytes]", safe_serialization: bool = False) -> None:
+        """Write ``obj`` to the path or open file ``f``, from one process; ``safe_serialization`` needs a dict."""
+        if not self.is_main_process:
+            return
+        if not isinstance(f, str | PathLike):
+            torch.save(obj, f)  # a file that is open
+        elif safe_serialization:
+            with replaced(Path(f)) as staging:
+                safetensors.torch.save_file(cast("dict[str, torch.Tensor]", obj), staging, metadata={"format": "pt"})
+        else:
+            save_tensors(obj, Path(f))
 
     @property
     def precision_plugin(self) -> "Precision":

@@ -138,6 +138,8 @@ class DataLoaderShard(DataLoader[Any]):
         end_of_dataloader: Whether the last yielded batch is the final batch.
         remainder: Examples of all processes in the final batch, 0 when it is full, -1 when unknown.
         num_positions_kept: Number of last batches for which :meth:`position_after` knows the position in a stream.
+        before_fetch: Called with the number of a batch in this pass, counted from 0, after the order has drawn its
+            indices and before its examples are read, in this process and not in workers.
     """
 
     def __init__(
@@ -165,6 +167,7 @@ class DataLoaderShard(DataLoader[Any]):
         self.shows_progress = shows_progress  # while batches are skipped
         self.first_example = first_example  # of the order, if its sampler leaves out those before
         self.num_positions_kept = 0
+        self.before_fetch: Callable[[int], None] | None = None
         self._positions: deque[tuple[int, Any]] = deque()
         self.keeps_remainder = keeps_remainder  # whether the last, smaller batch is yielded
         self.epoch = epoch  # of the next iteration
@@ -230,6 +233,8 @@ class DataLoaderShard(DataLoader[Any]):
         # torch's loader has no public place where indices pass in this process; workers load them elsewhere.
         sampler: Iterable[Any] = super()._index_sampler
         is_observed = observers.active and not isinstance(self.dataset, IterableDataset)
+        if self.before_fetch is not None and not self.num_workers:
+            sampler = _AnnouncedIndices(sampler, self.before_fetch)
         return _ObservedIndices(self, sampler) if is_observed else sampler
 
     def _get_iterator(self) -> Any:
@@ -319,6 +324,22 @@ class _ObservedIndices:
         for drawn in self.indices:
             for observer in observers.active:
                 observer.on_indices_drawn(self.loader, drawn)
+            yield drawn
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.indices))
+
+
+@dataclass(frozen=True)
+class _AnnouncedIndices:
+    """The indices of a loader's batches; ``before_fetch`` is called before the examples of each are read."""
+
+    indices: Iterable[Any]
+    before_fetch: Callable[[int], None]
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, drawn in enumerate(self.indices):
+            self.before_fetch(number)
             yield drawn
 
     def __len__(self) -> int:

@@ -40,7 +40,8 @@ from portico.compat.lightning import (
 )
 from portico.compat.transformers import logger
 from portico.errors import InputError, InputRuntimeError
-from portico.trust.files import load_own, pickled, unpickled
+from portico.trust.disk import write_bytes
+from portico.trust.files import load_own, pickled, save_tensors, unpickled
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -572,13 +573,12 @@ def _work(call: bytes | Callable[[], object], name: str) -> None:
             work = unpickled(call) if isinstance(call, bytes) else call
             result = work()
             if rank == "0":
-                torch.save(result, folder / "result")
+                save_tensors(result, folder / "result")
     except (Exception, SystemExit) as error:
-        (folder / f"incomplete-{rank}").write_bytes(_pickled(error, rank))
-        (folder / f"incomplete-{rank}").rename(folder / f"error-{rank}")
+        write_bytes(folder / f"error-{rank}", _pickled(error, rank))
         # Torch takes a process that ends with 0 for one that has finished.
         raise SystemExit(1) from None
-    (folder / f"finished-{rank}").touch()
+    write_bytes(folder / f"finished-{rank}", b"")
 
 
 class WorkerTraceback(Exception):

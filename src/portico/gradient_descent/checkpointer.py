@@ -12,16 +12,13 @@ from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import torch
 from torch import nn
 
-from portico.checkpoint.files import replaced
 from portico.checkpoint.manifest import DAMAGE
-from portico.checkpoint.writer import naming_full_disk
 from portico.compat.transformers import safe_globals
 from portico.errors import printable, reason_of
 from portico.gradient_descent.construction import ConfigurationError, Registrable
-from portico.trust.files import load_tensors
+from portico.trust.files import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from portico.gradient_descent.trainer import RegistrableTrainer
@@ -147,8 +144,7 @@ class Checkpointer(Registrable):
         if self.serialization_dir is not None and states is not None:
             # The training state last: without it a checkpoint does not count.
             for path, state in zip(self._paths(point), states, strict=True):
-                with naming_full_disk(path), replaced(path) as staging:
-                    torch.save(state, staging)
+                save_tensors(state, path)
             self._remove_expired()
         self._last_save_time = time.time()
         self._last_save = point
@@ -238,8 +234,7 @@ class BestWeights:
         if self.path is None:
             self._in_memory = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
         elif is_primary:
-            with naming_full_disk(self.path), replaced(self.path) as staging:
-                torch.save(model.state_dict(), staging)
+            save_tensors(model.state_dict(), self.path)
 
     def load(self, model: nn.Module) -> None:
         if self.path is None:

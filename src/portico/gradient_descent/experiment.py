@@ -32,6 +32,7 @@ from portico.gradient_descent.construction import (
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
+from portico.trust.disk import write_text
 from portico.trust.files import load_tensors
 
 _log = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ class GradientDescentExperiment(Experiment):
             columns = {name: values for name, values in columns.items() if values is not None}
             lines += [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
         file = Path(self.output_dir) / "predictions.jsonl"
-        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_text(file, "".join(f"{line}\n" for line in lines))
         print(f"Predictions: {file}")
         return {"predict_samples": len(lines)}
 

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from portico.checkpoint.files import write_whole
 from portico.compat.transformers import denumpify_detensorize
 from portico.compat.tree import map_tensors
 from portico.distributed.accelerator import Accelerator
 from portico.gradient_descent.construction import ConfigurationError
+from portico.trust.disk import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -344,7 +344,7 @@ class TrainingReport:
 
 def dump_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
     """Write ``metrics`` as indented JSON, numbers of torch and numpy as plain ones."""
-    write_whole(path, json.dumps(denumpify_detensorize(metrics), indent=2, default=str))
+    write_text(path, json.dumps(denumpify_detensorize(metrics), indent=2, default=str))
 
 
 def _counts(model: nn.Module) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from portico.compat.transformers import find_batch_size
 from portico.gradient_descent.construction import ConfigurationError, Registrable
+from portico.trust.disk import remove_detour
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -211,6 +212,8 @@ class TensorboardWriter(Registrable):
         if folder.name not in self._writers:
             from torch.utils.tensorboard import SummaryWriter
 
+            remove_detour(folder.parent)
+            remove_detour(folder)
             self._writers[folder.name] = SummaryWriter(str(folder))
         return self._writers[folder.name]
 

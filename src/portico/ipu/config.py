@@ -17,7 +17,8 @@ from portico.compat.transformers import cached_file
 from portico.deprecated import warn_of_old_spelling
 from portico.errors import InputError
 from portico.ipu import backend
-from portico.trust.names import refuse_in_folder
+from portico.trust.disk import read_text, write_text
+from portico.trust.names import refuse_download, refuse_in_folder
 
 logger = logging.getLogger(__name__)
 
@@ -411,7 +412,7 @@ class IPUConfig:
 
     def to_json_file(self, json_file_path: str | Path, use_diff: bool = False) -> None:
         """Write the attributes to a file."""
-        Path(json_file_path).write_text(self.to_json_string(use_diff), encoding="utf-8")
+        write_text(json_file_path, self.to_json_string(use_diff))
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: object) -> None:
         """Write ``ipu_config.json`` into a folder."""
@@ -427,7 +428,7 @@ class IPUConfig:
     @classmethod
     def from_json_file(cls, json_file: str | Path) -> Self:
         """Create a configuration from a file."""
-        return cls.from_dict(json.loads(Path(json_file).read_text(encoding="utf-8")))
+        return cls.from_dict(json.loads(read_text(Path(json_file))))
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Self:
@@ -441,6 +442,7 @@ class IPUConfig:
             InputError: If the file does not exist.
         """
         path = Path(pretrained_model_name_or_path)
+        refuse_download("ipu_config", str(path))
         hub_options = {name: kwargs.pop(name) for name in _HUB_OPTIONS if name in kwargs}
         try:
             file = path if path.is_file() else cached_file(str(path), CONFIG_NAME, **hub_options)
@@ -449,7 +451,7 @@ class IPUConfig:
                 f"{path} has no {CONFIG_NAME}: {' '.join(str(error).split())} Name a folder that has one, or make the "
                 "configuration with `IPUConfig(...)`."
             ) from error
-        return cls.from_dict(json.loads(Path(str(file)).read_text(encoding="utf-8")), **kwargs)
+        return cls.from_dict(json.loads(read_text(Path(str(file)))), **kwargs)
 
 
 ATTRIBUTES: Mapping[str, ConfigAttribute] = {

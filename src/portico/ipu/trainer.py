@@ -53,6 +53,7 @@ from portico.ipu.precision import IPUPrecision
 from portico.ipu.program import DeviceProgram, LossFunction, ModelOnIPUs, ProgramPool
 from portico.loop.evaluation import EvaluationSession
 from portico.trainer import Trainer
+from portico.trust.disk import read_text, write_text
 from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
@@ -478,13 +479,13 @@ class IPUMixin(Trainer):
         folder = Path(output_dir or self.args.output_dir or ".")
         self.ipu_config.save_pretrained(folder)
         if self.training_model is not None and self.training_model.isCompiled():
-            (folder / RNG_FILE).write_text(json.dumps(self.training_model.rng_state), encoding="utf-8")
+            write_text(folder / RNG_FILE, json.dumps(self.training_model.rng_state))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         file = Path(resume_from_checkpoint) / RNG_FILE
         if file.is_file():
-            self._pending_device_rng = json.loads(file.read_text(encoding="utf-8"))
+            self._pending_device_rng = json.loads(read_text(file))
         self.programs.upload_weights()
 
     def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:

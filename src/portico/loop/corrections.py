@@ -8,7 +8,7 @@ asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which detects whether a lo
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -387,11 +387,17 @@ class Corrections:
                 "to load the best of the checkpoints ",
             )
 
-    def restore_order(self, checkpoint: str, loader: "Loader", epoch: int, *, is_inside_epoch: bool) -> None:
-        """Let the rest of a resumed epoch have the order in which it had begun, if that is corrected."""
+    def restore_order(
+        self, checkpoint: str, loader: "Loader", epoch: int, *, restore: Callable[[], None] | None
+    ) -> None:
+        """Let the rest of a resumed epoch have the order in which it had begun, if that is corrected.
+
+        ``restore`` sets the random states that the checkpoint holds, if it is from inside an epoch.
+        """
         args = self._trainer.args
         sampler = sampler_of_its_own_order(loader)
-        is_known = "resume_order" in self and restore_order(checkpoint, loader, args, is_inside_epoch=is_inside_epoch)
+        is_inside_epoch = restore is not None
+        is_known = "resume_order" in self and restore_order(checkpoint, loader, args, restore=restore)
         # A new sampler begins the first epoch as the earlier one did.
         differs = is_inside_epoch or generators_of(loader)
         if is_known or sampler is None or not epoch or not differs or args.ignore_data_skip:

@@ -6,7 +6,6 @@ test can replace the trainer with a stand-in that has these names.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Protocol
 
 import lightning.pytorch as pl
@@ -78,7 +77,6 @@ class TrainerHooks(ObservedTrainer, Protocol):
     control: TrainerControl
     is_in_train: bool
     current_flos: float
-    last_checkpoint: Path | None
     current_gradient_accumulation_steps: int
 
     # ---- Setting up ----

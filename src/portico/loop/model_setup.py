@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -27,6 +28,7 @@ from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run
 from portico.distributed.placement import release_memory
 from portico.errors import InputError, InputRuntimeError
+from portico.trust.disk import remove_detour
 from portico.trust.names import LIGHTNING_LOGGERS, made_part, model_class
 
 if TYPE_CHECKING:
@@ -260,10 +262,20 @@ def progress_callback() -> type[TrainerCallback]:
 
 
 def made_logger(part: object, folder: str) -> Any:
-    """Return a Lightning logger: an object, an instance of a class, or by its short name a logger in ``folder``."""
-    if part not in LIGHTNING_LOGGERS:
-        return made_part(part)
-    return CSVLogger(folder, name="csv") if part == "csv" else TensorBoardLogger(folder, name="tensorboard")
+    """Return a Lightning logger: an object, an instance of a class, or by its short name a logger in ``folder``.
+
+    What leads elsewhere in ``folder``, where the logger writes, is removed.
+    """
+    if part in LIGHTNING_LOGGERS:
+        made: Any = CSVLogger(folder, name="csv") if part == "csv" else TensorBoardLogger(folder, name="tensorboard")
+    else:
+        made = made_part(part)
+    if isinstance(made, CSVLogger | TensorBoardLogger):
+        for place in (made.root_dir, made.log_dir):
+            path = Path(place).absolute()
+            if path.is_relative_to(Path(folder).absolute()) and path != Path(folder).absolute():
+                remove_detour(path)
+    return made
 
 
 # ---- Memory ----

@@ -248,6 +248,7 @@ class TrainingRun:
         self.next_batch_size: int | None = None  # with which a search before the first step starts the run again
         self.rng_states: dict[str, Any] | None = None  # of a checkpoint of Lightning
         self.states_written: bytes | None = None  # of Lightning's callbacks, in the checkpoint of this step
+        self.last_checkpoint: Path | None = None
 
     def _keep_model(self) -> None:
         # A callback may replace the models on the trainer; as in transformers, this run trains on with these.
@@ -331,7 +332,7 @@ class TrainingRun:
         The bridge saves before the hooks of other callbacks run, such as a ``ModelCheckpoint`` that writes a file.
         """
         written, self.states_written = self.states_written, None
-        folder = self.trainer.last_checkpoint
+        folder = self.last_checkpoint
         states = self._lightning_states()
         if folder is not None and folder.is_dir() and pickled(states) != written:
             update_lightning_states(self.trainer.checkpoint_parts(), folder, states)
@@ -402,13 +403,26 @@ class TrainingRun:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(self.epoch)
         self.epoch_loader = loader
-        if isinstance(loader, DataLoaderShard) and trainer.args.save_strategy != "no":
-            # A window and the batch after it are fetched before a step that may be saved.
-            loader.num_positions_kept = plan.gradient_accumulation_steps + 1
+        if isinstance(loader, DataLoaderShard):
+            loader.before_fetch = None
+            if trainer.args.save_strategy != "no":
+                # A window and the batch after it are fetched before a step that may be saved.
+                loader.num_positions_kept = plan.gradient_accumulation_steps + 1
+        has_restored = False
+
+        def restore() -> None:
+            nonlocal has_restored
+            has_restored = True
+            self._restore_rng_states()
+
         if self.checkpoint is not None and self.epoch == self.resume_point.epoch:
-            trainer.corrections.restore_order(self.checkpoint, loader, self.epoch, is_inside_epoch=late_rng)
+            trainer.corrections.restore_order(
+                self.checkpoint, loader, self.epoch, restore=restore if late_rng else None
+            )
         if trainer.args.save_strategy != "no":
             self.epoch_start = EpochStart.of(loader, trainer.args)
+            if "resume_order" in trainer.corrections:
+                self.epoch_start.watch(loader, trainer.args)
         batches = until_end(iter(loader))
         last_step = plan.num_update_steps_per_epoch - 1
         for update_step in range(first_update_step, last_step + 1):
@@ -425,7 +439,8 @@ class TrainingRun:
                 self._end_stream(update_step, len(window))
             if late_rng:
                 # Skipping batches draws random numbers, so transformers restores the states after the first window.
-                self._restore_rng_states()
+                if not has_restored:
+                    self._restore_rng_states()
                 late_rng = False
             for position, (batch, self.share) in enumerate(zip(window, shares, strict=True), start=1):
                 # By what was fetched: an override of `get_batch_samples` may return fewer batches than planned, and

@@ -6,7 +6,9 @@ import os
 import socket
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -23,12 +25,12 @@ from typing_extensions import override
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from portico.checkpoint.files import read_text
 from portico.checkpoint.manifest import newest_complete
 from portico.errors import InputError, explaining_panics, naming
 from portico.mrc.inference import Answer, Reader, answer_html
 from portico.mrc.report.run_page import REPORT_RECORD
 from portico.report.page import Section, render, render_page
+from portico.trust.disk import read_text
 
 _ADDRESS = "127.0.0.1"
 # An answer is ended between batches: a batch of one window is the shortest, and about as fast on a CPU.
@@ -183,7 +185,7 @@ class Demo:
             self._hosts |= {_ADDRESS, "localhost"}
         self._num_waiting = 0
         # The model runs in one trainer, which serves one evaluation at a time.
-        self._lock = asyncio.Lock()
+        self._turns = Turns()
         self._is_ending = False
 
     def server(self) -> Server:
@@ -277,12 +279,11 @@ class Demo:
             error = f"{limits.waiting} questions are waiting already; ask again in a moment."
             return self._page(form, error=error, status=HTTPStatus.SERVICE_UNAVAILABLE)
         self._num_waiting += 1
+        turn = Turn(len(context) + len(question))
         try:
-            async with self._lock:
+            while (answer := await self._at_its_turn(turn, request, form)) is None:
                 if await self._is_over(request):
                     return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
-                with explaining_panics():
-                    answer = await self._answered(request, question, context, may_decline=bool(form["may_decline"]))
         except InputError as error:
             if self._is_ending:
                 return PlainTextResponse("The demo has ended.", HTTPStatus.SERVICE_UNAVAILABLE)
@@ -294,12 +295,25 @@ class Demo:
     async def _is_over(self, request: Request) -> bool:
         return self._is_ending or await request.is_disconnected()
 
-    async def _answered(self, request: Request, question: str, context: str, *, may_decline: bool) -> Answer:
-        """Return an answer, which is cancelled when nobody waits for it any more."""
+    async def _at_its_turn(self, turn: "Turn", request: Request, form: Mapping[str, object]) -> Answer | None:
+        """Return an answer; None if nobody waits for it, or a shorter question came first."""
+        async with self._turns.of(turn):
+            if await self._is_over(request):
+                return None
+            try:
+                with explaining_panics():
+                    return await self._answered(turn, request, form)
+            except InputError:
+                if turn.gives_way and not await self._is_over(request):
+                    return None
+                raise
+
+    async def _answered(self, turn: "Turn", request: Request, form: Mapping[str, object]) -> Answer:
+        """Return an answer, which is cancelled when nobody waits for it any more, or it gives way to another."""
         cancelled = threading.Event()
 
         async def watch() -> None:
-            while not await self._is_over(request):
+            while not (turn.gives_way or await self._is_over(request)):
                 await asyncio.sleep(_SECONDS_TO_NOTICE)
             cancelled.set()
 
@@ -309,10 +323,10 @@ class Demo:
         try:
             return await run_in_threadpool(
                 self.reader.answer,
-                question,
-                context,
+                str(form["question"]),
+                str(form["context"]),
                 max_question_length=longest,
-                handle_impossible_answer=may_decline,
+                handle_impossible_answer=bool(form["may_decline"]),
                 max_seconds=self.limits.seconds,
                 cancelled=cancelled,
             )
@@ -330,6 +344,75 @@ class Demo:
         page = demo_page(self.title, form, answer, error=error, example=self.example, limits=self.limits)
         # Characters that UTF-8 lacks, single surrogates, become question marks.
         return HTMLResponse(page.encode("utf-8", errors="replace"), status if error else HTTPStatus.OK)
+
+
+_MUCH_LONGER = 4
+_MOST_DELAYS = 3
+
+
+@dataclass(eq=False)
+class Turn:
+    """A question that waits to be answered, or is being answered."""
+
+    size: int
+    """Characters."""
+    gives_way: bool = False
+    """Whether it is to end for a much shorter question, and to begin again later."""
+    num_delays: int = 0
+    """How often shorter questions came first."""
+    comes: "asyncio.Future[None] | None" = None
+    """Set when it may be answered."""
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        # Those that have waited long enough are the next, in the order in which they came.
+        return (True, self.size) if self.num_delays < _MOST_DELAYS else (False, 0)
+
+
+class Turns:
+    """Which question is answered next: the shortest, so that a long text of one client does not delay all others.
+
+    A question gives way to a much shorter one even while it is being answered, three times at most.
+    """
+
+    def __init__(self) -> None:
+        self._current: Turn | None = None
+        self._waiting: list[Turn] = []
+
+    @asynccontextmanager
+    async def of(self, turn: Turn) -> AsyncIterator[None]:
+        """Wait for a turn; it ends with the block."""
+        turn.gives_way = False
+        if self._current is not None:
+            if self._current.size > _MUCH_LONGER * turn.size and self._current.num_delays < _MOST_DELAYS:
+                self._current.gives_way = True
+            turn.comes = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn.comes
+            except asyncio.CancelledError:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+                else:
+                    self._pass_on()
+                raise
+        self._current = turn
+        try:
+            yield
+        finally:
+            turn.num_delays += turn.gives_way
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        # The next is the current one from now on, so that nobody comes between.
+        self._current = min(self._waiting, key=lambda turn: turn.rank, default=None)
+        if self._current is None:
+            return
+        self._waiting.remove(self._current)
+        for turn in self._waiting:
+            turn.num_delays += turn.size > self._current.size
+        assert self._current.comes is not None
+        self._current.comes.set_result(None)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -58,6 +58,7 @@ from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult
 from portico.mrc.report.run_page import labelled_scores
 from portico.mrc.trainer import MRCTrainer
 from portico.trainer import Trainer
+from portico.trust.disk import write_text
 from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
@@ -362,13 +363,13 @@ class MRCExperiment(TrainerExperiment):
 
 def _write_readable(folder: Path, answered: Sequence[Mapping[str, Any]]) -> None:
     text = json.dumps(answered, indent=4, ensure_ascii=False)
-    (folder / f"{_PREFIX}_answers.json").write_text(text + "\n", encoding="utf-8")
+    write_text(folder / f"{_PREFIX}_answers.json", text + "\n")
     lines = []
     for one in answered:
         probability = f"  ({one['probability']:.0%})" if "probability" in one else ""
         lines.append(f"{one['question']}\n    {one['answer'] or '(no answer)'}{probability}\n")
     readable = folder / f"{_PREFIX}_answers.txt"
-    readable.write_text("\n".join(lines), encoding="utf-8")
+    write_text(readable, "\n".join(lines))
     print(f"Answers: {readable}")
 
 

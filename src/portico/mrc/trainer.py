@@ -24,6 +24,7 @@ from portico.loop.outputs import to_arrays
 from portico.mrc.collators import RightPaddingCollator, by_columns
 from portico.mrc.datasets.examples import Examples
 from portico.trainer import Trainer
+from portico.trust.disk import write_text
 from portico.trust.names import data_only
 from portico.validation import check_examples, named_sets
 
@@ -125,13 +126,12 @@ class AnswerSession(EvaluationSession):
         if hasattr(answered, "write"):
             answered.write(folder, f"{stage}{self.file_suffix}")
         elif all(hasattr(answered, attribute) for attribute in self.file_attributes.values()):
-            Path(folder).mkdir(parents=True, exist_ok=True)
             for name, attribute in self.file_attributes.items():
                 value = getattr(answered, attribute)
                 if value is None:  # questions without gold answers
                     continue
                 text = json.dumps(value, indent=4, default=lambda array: np.asarray(array).tolist())
-                Path(folder, f"{stage}_{name}{self.file_suffix}.json").write_text(text, encoding="utf-8")
+                write_text(Path(folder, f"{stage}_{name}{self.file_suffix}.json"), text)
 
 
 def takes_stage(function: Callable[..., Any]) -> bool:

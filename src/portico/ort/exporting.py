@@ -3,7 +3,6 @@
 Torch's own exporter needs onnxscript, which `portico[ort]` does not install; the compiler's lowerings do without.
 """
 
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from portico.errors import InputError
 from portico.ort.settings import require
+from portico.trust.disk import staged_folder
 
 # Checks that an export adds for its inputs.
 _ASSERTIONS = {
@@ -151,15 +151,11 @@ def save_onnx(
     del proto.metadata_props[:]
     _name_output_dimensions(proto, program, _name_inputs(proto, list(inputs)))
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     too_large = sum(len(weight.raw_data) for weight in proto.graph.initializer) > _LARGEST_MESSAGE
     location = f"{path.name}.data" if too_large else None
     # ONNX would append to an existing file of weights.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
-        onnx.save_model(proto, Path(folder) / path.name, save_as_external_data=too_large, location=location)
-        for name in (location, path.name):
-            if name is not None:
-                (Path(folder) / name).replace(path.with_name(name))
+    with staged_folder(path.parent) as staging:
+        onnx.save_model(proto, staging / path.name, save_as_external_data=too_large, location=location)
     return path
 
 

@@ -19,6 +19,7 @@ from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defin
 from portico.errors import InputError
 from portico.ort.compiler.translation import CALLING
 from portico.ort.settings import SessionSettings
+from portico.trust.disk import replaced
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -172,10 +173,8 @@ class SessionCache:
             return session, False
         model = build()
         try:
-            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
-                new = Path(folder) / path.name
-                make_session(model, self._settings, device, optimized=new)
-                new.replace(path)
+            with replaced(path) as staging:
+                make_session(model, self._settings, device, optimized=staging)
         except OSError as error:
             # The folder could be written when the run began; a disk that is full by now must not stop it.
             logger.warning("The cache of ONNX Runtime's graphs cannot be written (%s); continuing without.", error)

@@ -20,6 +20,7 @@ from portico.ort.api import compile as compile_in_ort
 from portico.ort.api import compiled_call, restore, running_in_torch
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
+from portico.trust.disk import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -132,9 +133,8 @@ class RunsInORT(Strategy):
             for name, report in self.reports.items():
                 print(f"`{name}`: {report}")
             path = Path(trainer.default_root_dir) / REPORT_NAME
-            path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps({name: report.as_dict() for name, report in self.reports.items()}, indent=2)
-            path.write_text(text + "\n", encoding="utf-8")
+            write_text(path, text + "\n")
             if not trainer.interrupted:
                 self._warn_of_idle_parts()
         for part in self._compiled.values():

@@ -23,6 +23,7 @@ from portico.ort.report import Report
 from portico.ort.settings import require
 from portico.ort.strategy import RunsInORT
 from portico.trainer import Trainer
+from portico.trust.disk import staged_folder
 from portico.trust.names import data_only
 
 if TYPE_CHECKING:
@@ -158,7 +159,8 @@ class ORTMixin(Trainer):
             save_onnx(self.model, self._example_inputs(), path, is_standard=self.args.save_onnx == "standard")
         for part in (getattr(self.model, "config", None), self.processing_class):
             if part is not None:
-                part.save_pretrained(folder)
+                with staged_folder(folder) as staging:
+                    part.save_pretrained(staging)
         return path
 
     def get_ort_optimizer_cls_and_kwargs(self, args: ORTTrainingArguments) -> tuple[Any, dict[str, Any]]:

@@ -126,13 +126,9 @@ def render_page(
 
 def check_writable(path: Path) -> None:
     """Raise an ``InputError`` if a page cannot be written there, before the long work of which it is the report."""
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    is_other = path.exists() and not path.is_file()  # a folder, a terminal, a pipe
+    if is_other or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError(f"`--report {path}` cannot be written; name a file in a folder that exists.")
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file; a lone surrogate, which cannot be encoded, becomes a question mark."""
-    Path(path).write_text(text, encoding="utf-8", errors="replace")
 
 
 def render(template: str, **values: Any) -> Markup:

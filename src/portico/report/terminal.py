@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console
+from typing_extensions import override
 
 
 def plain_console(**options: Any) -> Console:
@@ -11,4 +12,10 @@ def plain_console(**options: Any) -> Console:
     By default rich reads ``[v2]`` as the name of a style, drops it, and raises for ``[/v2]``. ``options`` are further
     arguments of the console.
     """
-    return Console(markup=False, emoji=False, **options)
+    return _Console(markup=False, emoji=False, **options)
+
+
+class _Console(Console):
+    @override
+    def on_broken_pipe(self) -> None:
+        raise  # rich would exit with code 1; the command has one for this

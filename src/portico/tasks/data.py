@@ -14,7 +14,7 @@ from portico.data.defects import Defects
 from portico.data.sources import entries, load_hub_split, open_text, paths_of
 from portico.errors import InputError
 from portico.tasks.task import Record, Task
-from portico.trust.names import data_only
+from portico.trust.names import data_only, refuse_outside
 
 # Draws for each record of the evaluation set, which must not be in the training set.
 _MOST_DRAWS = 20
@@ -114,7 +114,10 @@ class TaskData:
 def _read(task: Task[Any], source: str | list[str]) -> list[Record]:
     if task.read is None:
         return [record for path in paths_of(source) for record in records_of(path)]
-    return [record for path in ([source] if isinstance(source, str) else source) for record in task.read(Path(path))]
+    paths = [source] if isinstance(source, str) else source
+    for path in paths:
+        refuse_outside(path)
+    return [record for path in paths for record in task.read(Path(path))]
 
 
 def _named(value: int | list[int], names: Sequence[str]) -> object:

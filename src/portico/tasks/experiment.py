@@ -47,13 +47,13 @@ from portico.report.page import (
     render_page,
     scores_of,
     settings_panels,
-    write_text,
 )
 from portico.tasks.classification import TextClassification
 from portico.tasks.data import TaskData
 from portico.tasks.models import SmallBert
 from portico.tasks.task import Record, Task, config_of, first, label_array, refuse_missing_label
 from portico.trainer import Trainer
+from portico.trust.disk import write_text
 from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)

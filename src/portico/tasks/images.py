@@ -17,7 +17,8 @@ from portico.errors import InputError, MissingPackageError
 from portico.mrc.collators import Collator
 from portico.tasks import corpus
 from portico.tasks.task import Predictions, Record, Task, accuracy, best_class, label_array, value_of
-from portico.trust.names import data_only
+from portico.trust.disk import refuse_irregular
+from portico.trust.names import data_only, refuse_outside
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -48,6 +49,8 @@ def pictures_below(folder: Path) -> Iterator[Record]:
     for file in sorted(folder.rglob("*")):
         if file.suffix.lower() in _SUFFIXES:
             try:
+                refuse_outside(file)
+                refuse_irregular(file)
                 Image.open(file).close()  # reads its header only
             except (OSError, UnidentifiedImageError) as error:
                 raise InputError(f"{file}: not a picture that Pillow reads; remove it, or replace it.") from error
@@ -164,6 +167,8 @@ def _opened(picture: "str | Path | Image") -> "Image":
     from PIL import Image
 
     try:
+        refuse_outside(picture)
+        refuse_irregular(Path(picture))
         with Image.open(picture) as image:
             return image.convert("RGB")
     except OSError as error:

@@ -1,1 +1,1 @@
-"""The one gate: names from data become classes here, and files that could hold code are opened here."""
+"""The one gate: names from data become classes here, files that could hold code are opened, all files are written."""

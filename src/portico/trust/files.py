@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from typing_extensions import override
 
 from portico.errors import MissingPackageError
+from portico.trust.disk import replaced
 from portico.trust.names import refuse_in_folder
 
 # ---- What this run has written itself ----
@@ -45,6 +46,12 @@ def pickled(value: object) -> bytes:
 def unpickled(content: bytes) -> Any:
     """Return what a process of this run has sent: a folder that only this user can read has held it since."""
     return pickle.loads(content)
+
+
+def save_tensors(value: object, path: Path) -> None:
+    """Write a file by ``torch.save``, as :func:`~portico.trust.disk.replaced` does."""
+    with replaced(path) as staging:
+        torch.save(value, staging)
 
 
 def load_own(file: Path, *, map_location: str | None = None) -> Any:

@@ -5,14 +5,17 @@ somebody else: what its files name is built inside :func:`from_folder`, where on
 :func:`data_only` exist and nothing is downloaded, unless the user trusts the folder.
 """
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import has_magic
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, TypeVar
 
-from portico.errors import InputError, MissingPackageError, naming_the_extra
+from portico.errors import InputError, MissingPackageError, naming_the_extra, printable
 
 TARGET = "_target_"
 """Key of a configuration that names the class to build."""
@@ -21,9 +24,19 @@ _COMMANDS = "portico.commands."
 
 T = TypeVar("T", bound=type)
 _data_only: dict[str, type] = {}
-# The files that names come from now, and what to do for a name that is refused. Not a context variable: threads begin
-# without its value.
-_files: list[tuple[Path, str]] = []
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """A file that names come from, what to do for one that is refused, and what the user lets it name elsewhere."""
+
+    file: Path
+    advice: str
+    admitted: tuple[Path, ...] | None
+
+
+# The files that names come from now. Not a context variable: threads begin without its value.
+_files: list[_Origin] = []
 
 
 # ---- What a folder may name ----
@@ -45,16 +58,21 @@ def data_only(kind: T, name: str | None = None) -> T:
 
 @contextmanager
 def from_folder(
-    file: Path, *, trusted: bool = False, advice: str = "if you trust the run, allow it with --trust-config"
+    file: Path,
+    *,
+    trusted: bool = False,
+    advice: str = "if you trust the run, allow it with --trust-config",
+    admitted: Sequence[Path] | None = (),
 ) -> Iterator[None]:
     """Inside the block, judge names in data as names in ``file``, whose folder may come from somebody else.
 
-    Nothing is refused if the folder is ``trusted``; ``advice`` ends the sentences about what is refused.
+    Nothing is refused if the folder is ``trusted``; ``advice`` ends the sentences about what is refused. Paths in the
+    folder may be read, and paths at or below those ``admitted``; ``None`` admits all.
     """
     if trusted:
         yield
         return
-    _files.append((file, advice))
+    _files.append(_Origin(file, advice, None if admitted is None else tuple(admitted)))
     try:
         yield
     finally:
@@ -64,13 +82,47 @@ def from_folder(
 def refuse_in_folder(what: str, effect: str) -> None:
     """Raise an ``InputError`` if ``what``, a name or a setting with its value, comes from a folder."""
     if _files:
-        file, advice = _files[-1]
-        raise InputError(f"{file} names {what}, which would be {effect}; {advice}.")
+        origin = _files[-1]
+        raise InputError(f"{origin.file} names {what}, which would be {effect}; {origin.advice}.")
+
+
+def is_from_folder() -> bool:
+    """Return whether names, and values of settings, come from a folder that is not trusted."""
+    return bool(_files)
+
+
+def refuse_outside(path: str | Path, setting: str | None = None) -> None:
+    """Raise an ``InputError`` if a folder names a path, or a pattern of paths, that leads out of it.
+
+    Its author would choose which files of this machine are opened, and with ``/usr/**`` how many.
+    """
+    origin = _files[-1] if _files else None
+    if origin is None or origin.admitted is None:
+        return
+    places = [place.resolve() for place in origin.admitted]
+    if "**" not in str(path):  # which follows links to wherever they lead
+        places.append(origin.file.parent.resolve())
+    found = Path(path).resolve()
+    if any(found.is_relative_to(place) for place in places):
+        return
+    named = f"`{setting}={path}`" if setting else str(path)
+    raise InputError(
+        printable(
+            f"{origin.file} names {named}, which would be read from outside of its folder; if the run is to read it, "
+            f"allow it with --allow-path {shlex.quote(str(_without_pattern(Path(path).absolute())))}."
+        )
+    )
+
+
+def _without_pattern(path: Path) -> Path:
+    return next(place for place in (path, *path.parents) if not has_magic(str(place)))
 
 
 def refuse_download(setting: str, name: str) -> None:
-    """Raise an ``InputError`` if a folder names a model of the hub: its author would choose what is downloaded."""
-    if not Path(name).is_dir():
+    """Raise an ``InputError`` if a folder names a model elsewhere: its author would choose what is loaded."""
+    if Path(name).exists():
+        refuse_outside(name, setting)
+    else:
         refuse_in_folder(f"`{setting}={name}`", "downloaded, or read from the cache of the hub")
 
 

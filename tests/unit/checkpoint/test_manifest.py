@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import time
 from random import Random
 from traceback import StackSummary
 
@@ -21,9 +22,9 @@ from damage import Touch, damaged_bytes, damaged_file
 from models import toy_arguments, toy_trainer
 from parity.peers import assert_same_values
 from portico.checkpoint import writer
-from portico.checkpoint.files import replaced, write_whole
 from portico.checkpoint.manifest import MANIFEST_FILE, Examination, examine, newest_complete, write_manifest
 from portico.errors import InputError
+from portico.trust.disk import replaced, write_text
 
 SAVED = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
 SHARE = float(os.environ.get("PORTICO_FAULTS", "2")) / 100  # of the figures of a release
@@ -251,6 +252,7 @@ def rewrite(name, change):
     return edit
 
 
+AGAIN = "was written again (its content differs from what the run wrote)"
 FRESH_OPTIMIZER = "so optimizer and schedule start afresh"
 FRESH_NUMBERS = "random numbers continue from the current state"
 
@@ -265,8 +267,8 @@ FRESH_NUMBERS = "random numbers continue from the current state"
             [],
         ),
         (to_pickle, "model.safetensors is gone, pytorch_model.bin was added", []),
-        (cast, "model.safetensors was written again", []),
-        (prune, "model.safetensors was written again", []),
+        (cast, f"model.safetensors {AGAIN}", []),
+        (prune, f"model.safetensors {AGAIN}", []),
         (lose("optimizer.pt"), "optimizer.pt is gone", [f"has no optimizer.pt, {FRESH_OPTIMIZER}"]),
         (lose("scheduler.pt"), "scheduler.pt is gone", [f"has no scheduler.pt, {FRESH_OPTIMIZER}"]),
         (lose("rng_state.pth"), "rng_state.pth is gone", [FRESH_NUMBERS]),
@@ -277,17 +279,17 @@ FRESH_NUMBERS = "random numbers continue from the current state"
         ),
         (
             rewrite("optimizer.pt", lambda saved: saved["param_groups"][0].update(lr=0.5)),
-            "optimizer.pt was written again",
+            f"optimizer.pt {AGAIN}",
             [],
         ),
         (
             rewrite("scheduler.pt", lambda saved: saved.update(base_lrs=[0.5] * len(saved["base_lrs"]))),
-            "scheduler.pt was written again",
+            f"scheduler.pt {AGAIN}",
             [],
         ),
         (
             rewrite("trainer_state.json", lambda saved: saved.update(global_step=2)),
-            "trainer_state.json was written again",
+            f"trainer_state.json {AGAIN}",
             [],
         ),
         (lambda folder: (folder / "NOTES.md").write_text("mine"), None, []),
@@ -310,6 +312,62 @@ def test_checkpoint_that_was_changed_on_purpose_is_resumed_as_by_transformers(ru
     for message in (FRESH_OPTIMIZER, FRESH_NUMBERS):
         assert caplog.text.count(message) == sum(message in one for one in fresh)
     assert all(one in caplog.text for one in fresh)
+
+
+def copy_without_times(folder):
+    """Copy as `rclone` and `s3 sync` do: in parallel, and each file is as old as its copy."""
+    for delay, file in enumerate(sorted(folder.iterdir(), reverse=True)):
+        shutil.copyfile(file, folder / "copied")
+        (folder / "copied").rename(file)
+        os.utime(file, (time.time() - 3600 + delay,) * 2)
+
+
+def save_as_before(folder):
+    """Save other values of the same tensors, under a header that is the same byte for byte."""
+    other = {name: tensor + 1 for name, tensor in weights_of(folder).items()}
+    safetensors.torch.save_file(other, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_flipped_bit_in_a_copy_whose_files_have_new_times_is_refused(run, caplog):
+    def spoil(folder):
+        content = bytearray((folder / "model.safetensors").read_bytes())
+        content[-1] ^= 1
+        (folder / "model.safetensors").write_bytes(content)
+        copy_without_times(folder)
+
+    refuses_and_passes_over(
+        run,
+        caplog,
+        spoil,
+        r"model.safetensors has changed since it was written \(its checksum differs\), although it holds the same "
+        r"tensors, and the folder was copied since \([a-z_.]+ is unchanged and has another time\)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "is_damage"),
+    [
+        (copy_without_times, False),
+        (cast, False),
+        (prune, False),  # saved without metadata
+        (to_pickle, False),
+        (save_as_before, True),
+        (lambda folder: (folder / MANIFEST_FILE).unlink(), False),
+    ],
+    ids=["copied", "cast", "without metadata", "pickled", "other values", "consent"],
+)
+def test_weights_saved_again_in_a_copy_with_new_times(run, spoil, is_damage):
+    copy_without_times(run / "checkpoint-4")
+    spoil(run / "checkpoint-4")
+    assert bool(examine(run / "checkpoint-4").damage) == is_damage
+
+
+def test_other_values_of_the_same_tensors_are_used_with_a_warning_that_names_them(run, caplog):
+    save_as_before(run / "checkpoint-4")
+    toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-4"))
+    assert (
+        "model.safetensors was written again (its content differs from what the run wrote, in the same tensors)"
+    ) in caplog.text
 
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -605,7 +663,9 @@ def test_staging_folder_that_is_a_link_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "error",
     [
-        # All as raised on a file system without space.
+        # All as raised on a file system without space, by a quota, or by a limit of the size of a file.
+        SafetensorError("Error while serializing: I/O error: Disk quota exceeded (os error 122)"),
+        SafetensorError("Error while serializing: I/O error: File too large (os error 27)"),
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
         RuntimeError("basic_ios::clear: iostream error"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
@@ -613,7 +673,7 @@ def test_staging_folder_that_is_a_link_is_refused(tmp_path):
         OSError(errno.ENOSPC, "No space left on device"),
         CheckpointException("write", {1: (OSError(errno.ENOSPC, "No space left on device"), StackSummary())}),
     ],
-    ids=["torch", "stream", "safetensors", "tokenizers", "python", "shards"],
+    ids=["quota", "limit", "torch", "stream", "safetensors", "tokenizers", "python", "shards"],
 )
 def test_full_disk_is_named(tmp_path, monkeypatch, error):
     trainer = toy_trainer(tmp_path, **SAVED)
@@ -623,23 +683,25 @@ def test_full_disk_is_named(tmp_path, monkeypatch, error):
 
     monkeypatch.setattr(trainer, "_save_optimizer_and_scheduler", fail)
     free = shutil.disk_usage(tmp_path)._replace(free=0)
-    monkeypatch.setattr(writer.shutil, "disk_usage", lambda folder: free)
-    with pytest.raises(OSError, match=r"No space left on device.*checkpoint-2") as raised:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    numbers = (errno.EDQUOT, errno.EFBIG, errno.ENOSPC)
+    number = next((one for one in numbers if os.strerror(one) in str(error)), errno.ENOSPC)
+    with pytest.raises(OSError, match=rf"{os.strerror(number)}.*checkpoint-2") as raised:
         trainer.train()
-    assert raised.value.errno == errno.ENOSPC
+    assert raised.value.errno == number
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_stays_as_it_was_when_it_cannot_be_written(tmp_path):
     file = tmp_path / "all_results.json"
-    write_whole(file, "{}")
+    write_text(file, "{}")
 
     def fail():
         with replaced(file) as staging:
             staging.write_text("{")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(OSError, match=r"No space left on device: .*/all_results.json'"):
+    with pytest.raises(OSError, match=r"No space left on device: more than .* '.*/all_results.json'"):
         fail()
     assert names(tmp_path) == {"all_results.json"}
     assert file.read_text() == "{}"

@@ -33,6 +33,17 @@ print("the script goes on")
 """
 
 
+BY_LENGTH = """
+from models import Sequences, pad_everything, tiny_gpt2, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+data = Sequences(10, ragged=True)
+how = {"train_sampling_strategy": "group_by_length", "save_strategy": "steps", "save_steps": 1}
+args = toy_arguments("out", TrainingArguments, **how)
+Trainer(tiny_gpt2(), args, train_dataset=data, data_collator=pad_everything).train()
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("replay")
@@ -341,3 +352,29 @@ def test_a_folder_without_a_configuration_and_options_of_scripts_are_refused(tmp
     with pytest.raises(SystemExit):
         replay.main(["--devices", "2", ".", "--step", "1"])
     assert "a folder is replayed as its config.yaml says" in capsys.readouterr().err
+
+
+def test_a_run_by_length_is_replayed_inside_an_epoch_without_any_setting(tmp_path):
+    """The checkpoint holds the states from which the order was drawn, whatever the corrections of the run."""
+    (tmp_path / "script.py").write_text(BY_LENGTH)
+    assert portico("run", "script.py", folder=tmp_path).returncode == 0
+    ended = portico("replay", "script.py", "--step", "8", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "the loss logged at step 8 is the recorded one" in " ".join(ended.stdout.split())
+    (tmp_path / "out" / "checkpoint-7" / "portico_epoch_start.pth").unlink()
+    (tmp_path / "out" / "checkpoint-7" / "portico_manifest.json").unlink()
+    ended = portico("replay", "script.py", "--step", "8", folder=tmp_path)
+    assert ended.returncode == 1
+    assert "does not hold the random states from which its order was drawn" in " ".join(ended.stdout.split())
+
+
+@pytest.mark.slow
+def test_a_run_whose_strategy_launches_workers_is_named(tmp_path):
+    small = ("hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=16")
+    options = ("strategy=cpu", "strategy.strategy=ddp_spawn", "strategy.devices=2", "paths.output_dir=run")
+    model = [f"model.{size}" for size in small]
+    ended = portico("train", "+experiment=mrc", "debug=default", *model, *options, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    ended = portico("replay", "run", "--step", "2", "--trust-config", folder=tmp_path)
+    assert ended.returncode == 1
+    assert "run trains in processes that `strategy=ddp_spawn` starts for the call" in ended.stderr

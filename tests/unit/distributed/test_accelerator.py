@@ -1,3 +1,4 @@
+import io
 import json
 from copy import deepcopy
 from types import SimpleNamespace
@@ -210,6 +211,9 @@ def test_clipping_accumulation_and_saving(trainer_accelerator, tmp_path):
     with trainer_accelerator.accumulate(model):
         assert trainer_accelerator.get_state_dict(model).keys() == {"weight", "bias"}
     trainer_accelerator.save({"x": 1}, tmp_path / "plain.pt")
+    trainer_accelerator.save({"x": 1}, opened := io.BytesIO())
+    opened.seek(0)
+    assert torch.load(opened) == {"x": 1}
     assert torch.load(tmp_path / "plain.pt") == {"x": 1}
     trainer_accelerator.save(trainer_accelerator.get_state_dict(model), tmp_path / "safe", safe_serialization=True)
     assert load_file(tmp_path / "safe").keys() == {"weight", "bias"}

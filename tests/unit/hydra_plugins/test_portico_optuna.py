@@ -349,10 +349,13 @@ def test_trials_of_a_study_that_somebody_sent_choose_no_other_settings(search, t
         assert not (tmp_path / "found/1").exists()
 
 
-def test_continued_search_with_a_seed_draws_other_values(search, found):
+def test_continued_search_with_a_seed_draws_other_values_and_says_so(search, found, capsys):
     sampler = ["hydra/sweeper/sampler=random", "hydra.sweeper.sampler.seed=3"]
     assert search(*sampler, "hydra.sweeper.n_trials=2") == 0
+    capsys.readouterr()
     assert search(*sampler, "hydra.sweeper.n_trials=4") == 0
+    shown = capsys.readouterr()
+    assert "The search continues after 2 trials. Its sampler begins anew" in shown.out + shown.err
     drawn = [tuple(values.values()) for values in found("values")]
     assert len(set(drawn)) == len(drawn) == 4
 

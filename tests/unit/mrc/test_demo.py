@@ -1,3 +1,4 @@
+import asyncio
 import functools
 import http.client
 import json
@@ -16,7 +17,7 @@ import pytest
 from portico.commands.demo import main
 from portico.errors import InputError
 from portico.mrc import Reader
-from portico.mrc.demo import LIMITS, Demo, DemoExample, demo_page, listening_socket, read_example
+from portico.mrc.demo import LIMITS, Demo, DemoExample, Turn, Turns, demo_page, listening_socket, read_example
 from portico.mrc.question_results import question_result
 from portico.mrc.report.results import RunRecord
 from portico.mrc.report.run_page import example_questions, record_run
@@ -319,6 +320,62 @@ def test_ctrl_c_does_not_wait_for_answers(slow, num_questions):
             ended = time.monotonic()
         assert time.monotonic() - ended < 5
         assert {one.result()[0].status for one in asked} == {503}
+
+
+def test_a_short_question_does_not_wait_for_long_texts(slow):
+    slow, is_running = slow
+    with ThreadPoolExecutor(3) as pool, serving(slow) as server:
+        asked = [pool.submit(ask, server, question="Who?", context=LONG) for _ in range(3)]
+        assert is_running.wait(30)
+        assert until(lambda: len(server.connections) == 3)
+        for _ in range(2):
+            response, _ = ask(server, question="Who?", context="Anna lives in Oslo.")
+            assert response.status == 200
+        assert not any(one.done() for one in asked)
+
+
+async def _order_of(sizes):
+    """Return in which order questions of these sizes are answered that come while the first is."""
+    turns, answered, may_end = Turns(), [], asyncio.Event()
+
+    async def ask_once(size):
+        async with turns.of(Turn(size)):
+            answered.append(size)
+            await may_end.wait()
+
+    tasks = [asyncio.create_task(ask_once(size)) for size in sizes]
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.gather(*tasks)
+    return answered
+
+
+def test_the_shortest_is_next_but_none_waits_forever():
+    assert asyncio.run(_order_of([50, 40, 10, 30, 20])) == [50, 10, 20, 30, 40]
+    assert asyncio.run(_order_of([50, 40, 11, 12, 13, 14, 15])) == [50, 11, 12, 13, 40, 14, 15]
+
+
+def test_a_long_question_gives_way_three_times():
+    turns, long = Turns(), Turn(100)
+
+    async def begin_again():
+        gave_way = 0
+        while True:
+            async with turns.of(long):
+                short = asyncio.create_task(ask_short())
+                await asyncio.sleep(0)
+                if not long.gives_way:
+                    break
+                gave_way += 1
+            await short
+        await short
+        return gave_way
+
+    async def ask_short():
+        async with turns.of(Turn(10)):
+            pass
+
+    assert asyncio.run(begin_again()) == 3
 
 
 def test_an_answer_is_ended_when_its_browser_leaves(slow):

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from portico.ipu.config import IPUConfig
 from portico.ipu.pipelining.placement import LayerPlacement
+from portico.trust.disk import write_text
 
 # On-chip memory of a Mk2 IPU.
 IPU_MEMORY_BYTES = 900 * 1024**2
@@ -95,9 +96,8 @@ class PlacementReport:
 
     def save(self, folder: str | Path) -> None:
         """Write ``placement.json`` and ``placement.txt`` into a folder."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        Path(folder, "placement.json").write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-        Path(folder, "placement.txt").write_text(self.text() + "\n", encoding="utf-8")
+        write_text(Path(folder, "placement.json"), json.dumps(asdict(self), indent=2))
+        write_text(Path(folder, "placement.txt"), self.text() + "\n")
 
 
 def batch_arithmetic(config: IPUConfig, micro_batch_size: int) -> list[str]:

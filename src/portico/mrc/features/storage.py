@@ -5,25 +5,36 @@ Shape suffixes: F features (windows), T tokens of all windows.
 
 import hashlib
 import json
-import shutil
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, overload
+from typing import IO, Any, overload
 
 import numpy as np
-from filelock import FileLock
 from torch.utils.data import IterableDataset
 
+from portico.errors import InputError, printable
 from portico.mrc.arrays import Bytes, Int64s
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.features.windows import FeatureSet
+from portico.trust.disk import (
+    locked,
+    open_new,
+    read_text,
+    refuse_irregular,
+    remove_stale_staging,
+    staged_folder,
+    write_text,
+)
 
 EXAMPLES_AT_ONCE = 1000
 _FORMAT = 2  # part of every key: features in another format are made again
 _FIELDS = ("id", "question", "context", "answers", "target", "passage_candidates")  # what features depend on
 _ABOUT = "features.json"
+_DTYPES = ("<i8", "<i4", "|u1")  # of all arrays that are written
+_OWN = frozenset(("row_starts", "example_index", "null_token", "char_offsets", "id_bytes", "id_ends"))
 
 
 # ---- Files ----
@@ -37,11 +48,7 @@ class StoredFeatureSet(FeatureSet):
 
     def __init__(self, folder: Path, column_names: Sequence[str] | None = None) -> None:
         self.folder = folder
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        arrays = {
-            name: np.memmap(folder / name, dtype, "r", shape=tuple(shape)) if shape[0] else np.zeros(shape, dtype)
-            for name, (dtype, shape) in about["arrays"].items()
-        }
+        about, arrays = _read(folder)
         self.row_starts = arrays.pop("row_starts")
         self.example_index = arrays.pop("example_index")
         self.null_token = arrays.pop("null_token")
@@ -96,16 +103,12 @@ def stored_features(
     folder = Path(cache_dir) / content_key(settings, examples)
     if not (folder / _ABOUT).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):
+        with locked(folder.with_name(f"{folder.name}.lock")):
             if not (folder / _ABOUT).is_file():
-                partial = folder.with_name(f"{folder.name}.partial")
-                shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
-                partial.mkdir()
-                try:
-                    _write(partial, parts)
-                    partial.rename(folder)
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)
+                remove_stale_staging(folder.parent)
+                with staged_folder(folder.parent) as staging:
+                    (staging / folder.name).mkdir()
+                    _write(staging / folder.name, parts)
     return StoredFeatureSet(folder)
 
 
@@ -128,14 +131,15 @@ def content_key(settings: Sequence[object], examples: Examples) -> str:
 
 def _write(folder: Path, parts: Iterator[FeatureSet]) -> None:
     """Write features in parts; the example indices of each part start at 0."""
-    files: dict[str, BinaryIO] = {}
+    files: dict[str, IO[bytes]] = {}
     arrays: dict[str, tuple[str, list[int]]] = {}
     num_tokens = num_examples = num_id_bytes = 0
     about: dict[str, Any] = {}
 
     def append(name: str, array: np.ndarray[Any, Any]) -> None:
         if name not in files:
-            files[name] = (folder / name).open("wb")
+            assert array.dtype.str in _DTYPES, f"{name} is {array.dtype.str}"
+            files[name] = open_new(folder / name, "wb")
             arrays[name] = (array.dtype.str, [0, *array.shape[1:]])
         files[name].write(np.ascontiguousarray(array).data)
         arrays[name][1][0] += len(array)
@@ -163,7 +167,72 @@ def _write(folder: Path, parts: Iterator[FeatureSet]) -> None:
     finally:
         for file in files.values():
             file.close()
-    (folder / _ABOUT).write_text(json.dumps({**about, "arrays": arrays}), encoding="utf-8")
+    write_text(folder / _ABOUT, json.dumps({**about, "arrays": arrays}))
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Return what :func:`_write` wrote: the arrays are mapped, once their index is as it would have been written.
+
+    numpy would map pointers (dtype object) from a file, and somebody else may be able to write to the folder.
+
+    Raises:
+        InputError: If a name, a type or a size cannot have been written, or offsets lead outside their array.
+    """
+    try:
+        about = json.loads(read_text(folder / _ABOUT))
+        arrays = {name: _mapped(folder, name, *described) for name, described in about["arrays"].items()}
+        _check(about, arrays)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"{folder / _ABOUT} is no index of stored features ({printable(str(error))}); delete the folder, and they "
+            "are made again."
+        ) from error
+    return about, arrays
+
+
+def _mapped(folder: Path, name: str, dtype: str, shape: list[int]) -> np.ndarray[Any, Any]:
+    if Path(name).name != name or (folder / name).is_symlink():
+        raise ValueError(f"{name[:100]!r} is no file in it")
+    if dtype not in _DTYPES:
+        raise ValueError(f"{name} is {str(dtype)[:20]!r}, not one of {', '.join(_DTYPES)}")
+    if not (shape and all(type(size) is int and size >= 0 for size in shape)):
+        raise ValueError(f"{name} has the shape {str(shape)[:100]}")
+    refuse_irregular(folder / name)
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if (found := (folder / name).stat().st_size) != num_bytes:
+        raise ValueError(f"{name} has {found} bytes, not {num_bytes}")
+    return np.memmap(folder / name, dtype, "r", shape=tuple(shape)) if num_bytes else np.zeros(shape, dtype)
+
+
+def _check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Raise ``ValueError`` if arrays do not have the rows that others count, or the offsets of rows are not sorted."""
+    starts, examples = arrays["row_starts"], arrays["example_index"]
+    num_rows = len(examples)
+    columns = [*about["tokens"], *about["integers"]]
+    if not all(isinstance(name, str) for name in (*columns, *about["columns"])) or _OWN.intersection(columns):
+        raise ValueError("its columns are no names of columns")
+    lengths = dict.fromkeys(about["integers"], num_rows)
+    lengths |= {"row_starts": num_rows + 1, "example_index": num_rows, "null_token": num_rows}
+    num_tokens = _last_offset("row_starts", starts) if len(starts) else -1
+    lengths |= dict.fromkeys(about["tokens"], num_tokens)
+    if "char_offsets" in arrays:
+        lengths["char_offsets"] = num_tokens
+    if "id_ends" in arrays:
+        num_bytes = _last_offset("id_ends", arrays["id_ends"]) if len(arrays["id_ends"]) else 0
+        lengths["id_bytes"] = num_bytes
+        num_examples = len(arrays["id_ends"])
+        if num_rows and not (int(examples.min()) >= 0 and int(examples.max()) < num_examples):
+            raise ValueError("example_index names examples that it does not have")
+    for name, length in lengths.items():
+        expected = (length, 2) if name == "char_offsets" else (length,)
+        if arrays[name].shape != expected:
+            raise ValueError(f"{name} has the shape {arrays[name].shape}, not {expected}")
+
+
+def _last_offset(name: str, offsets: np.ndarray[Any, Any]) -> int:
+    if offsets.ndim != 1 or offsets.dtype.str != "<i8" or offsets[0] < 0 or bool((np.diff(offsets) < 0).any()):
+        raise ValueError(f"{name} are no offsets")
+    return int(offsets[-1])
 
 
 # ---- Streams ----

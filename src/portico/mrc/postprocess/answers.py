@@ -18,6 +18,7 @@ from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
 from portico.mrc.features.labels import TargetType
 from portico.mrc.postprocess.ranking import RankedSpans, Spans
 from portico.mrc.postprocess.token_offsets import LITERAL_EMPTY, ExampleColumns
+from portico.trust.disk import open_new, replaced, write_text
 
 _T = TypeVar("_T")
 
@@ -232,11 +233,13 @@ class Answers:
         File names begin with the prefix and ``_``; ``None`` leaves both out.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         start = f"{prefix}_" if prefix else ""
         ids = self.shortlist.examples.ids
         _write_json(folder / f"{start}predictions.json", ids, list(self.predictions.values()))
-        with (folder / f"{start}nbest_predictions.json").open("w", encoding="ascii") as file:
+        with (
+            replaced(folder / f"{start}nbest_predictions.json") as staging,
+            open_new(staging, encoding="ascii") as file,
+        ):
             file.writelines(_NBestFile(self.logit_names, self.nbest_of_no_span).blocks(self.shortlist))
         if self.null_odds is not None:
             _write_json(folder / f"{start}null_odds.json", ids, np.array(list(self.null_odds.values())))
@@ -279,7 +282,7 @@ class BeamAnswers(Answers):
 def _write_json(path: Path, keys: Sequence[str], values: Sequence[str] | Floats) -> None:
     # As `json.dumps(..., indent=4)`, which encodes in Python.
     members = ",\n    ".join(map(": ".join, zip(_encoded(keys), _encoded(values), strict=True)))
-    path.write_text(f"{{\n    {members}\n}}\n", encoding="ascii")
+    write_text(path, f"{{\n    {members}\n}}\n")
 
 
 def _encoded(values: Sequence[str] | Floats) -> list[str]:

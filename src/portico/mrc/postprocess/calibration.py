@@ -17,6 +17,7 @@ from portico.mrc.datasets.examples import Examples, answer_texts
 from portico.mrc.metrics import exact_match, token_f1
 from portico.mrc.postprocess.answers import Answers
 from portico.mrc.postprocess.ranking import RankedSpans, span_probabilities
+from portico.trust.disk import read_text, write_text
 
 Float64s = npt.NDArray[np.float64]
 
@@ -64,7 +65,7 @@ class AnswerCalibration:
 
     def save(self, folder: str | Path) -> None:
         """Write the calibration into the folder of its model."""
-        Path(folder, FILE_NAME).write_text(json.dumps(asdict(self), indent=4) + "\n", encoding="ascii")
+        write_text(Path(folder, FILE_NAME), json.dumps(asdict(self), indent=4) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> "AnswerCalibration | None":
@@ -77,7 +78,7 @@ class AnswerCalibration:
         if not path.is_file():
             return None
         try:
-            loaded = cls(**json.loads(path.read_text(encoding="utf-8")))
+            loaded = cls(**json.loads(read_text(path)))
             loaded._check()
             return loaded
         except (TypeError, ValueError, RecursionError) as error:

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from portico.checkpoint.files import read_text
 from portico.cli.experiment import TARGET
 from portico.cli.settings import schema_of
 from portico.data.defects import shorten
@@ -24,6 +23,7 @@ from portico.mrc.report.results import RunRecord, Span
 from portico.mrc.report.run_page import REPORT_RECORD, write_report
 from portico.report.page import GENERATOR, REPORT_PAGE
 from portico.rules import check_values
+from portico.trust.disk import open_regular, read_text
 from portico.trust.files import plain_yaml
 from portico.trust.names import from_folder, import_target, refuse_in_folder
 
@@ -49,6 +49,7 @@ def write_page(
     output: Path | None = None,
     max_megabytes: float = MAX_MEGABYTES,
     trust_config: bool = False,
+    allow_path: Sequence[Path] | None = None,
 ) -> Path:
     """Write the report of a run, or the comparison with others, and return the file.
 
@@ -90,7 +91,9 @@ def report_or_compare(
             f"{path}: the file exists and was not written by this command; name another with --output, or move it "
             "away."
         )
-    read = partial(read_run, data=data, trust_config=trust_config)
+    if output is not None and not path.parent.is_dir():
+        raise InputError(f"{path}: cannot be written (No such file or directory); name another with --output.")
+    read = partial(read_run, data=data, trust_config=trust_config, allow_path=allow_path)
     try:
         if others:
             verdict = write_comparison(path, *align_runs(*map(read, (run, *others))), max_megabytes=max_megabytes)
@@ -111,20 +114,29 @@ def _default_page(run: Path, others: Sequence[Path]) -> Path:
 
 
 def _is_ours(path: Path) -> bool:
+    """Return whether this command has written a file: a page, or an empty one that a killed process has left."""
     try:
-        with path.open("rb") as file:
-            return GENERATOR.encode() in file.read(_HEAD)
+        with open_regular(path) as file:
+            head = file.read(_HEAD)
+            return not head or GENERATOR.encode() in head
     except OSError:
         return False
 
 
-def read_run(folder: str | Path, *, data: str | Path | None = None, trust_config: bool = False) -> RunRecord:
+def read_run(
+    folder: str | Path,
+    *,
+    data: str | Path | None = None,
+    trust_config: bool = False,
+    allow_path: Sequence[Path] | None = None,
+) -> RunRecord:
     """Read a run's answers and join them with the questions.
 
     The folder has at least predictions; n-best lists, null odds, metrics, log history and configuration are used if
     they are there. The answer files of Hugging Face's example work too. ``data`` is a file of the questions in any
     supported format; by default what the run's ``config.yaml`` names. A dataset of the hub or a class that it names is
-    only loaded with ``trust_config``.
+    only loaded with ``trust_config``. With ``allow_path``, as of the command, it may name files outside of the folder
+    at or below these paths only.
 
     Raises:
         InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
@@ -138,7 +150,8 @@ def read_run(folder: str | Path, *, data: str | Path | None = None, trust_config
     config = _read_mapping(folder / "config.yaml")
     recorded = _read_record(folder / REPORT_RECORD)
     results = []
-    for example in _answered_examples(folder, config, data, predictions, trust_config=trust_config):
+    trust: dict[str, Any] = {"trusted": trust_config or data is not None, "admitted": allow_path}
+    for example in _answered_examples(folder, config, data, predictions, trust):
         key, text = example["id"], predictions[example["id"]]
         span = _span(example["context"], text, (recorded.get("spans") or {}).get(key))
         results.append(question_result(example, text, span=span, nbest=nbest.get(key), null_odds=null_odds.get(key)))
@@ -252,8 +265,7 @@ def _answered_examples(
     config: Mapping[str, Any],
     data: str | Path | None,
     predictions: Mapping[str, str],
-    *,
-    trust_config: bool,
+    trust: Mapping[str, Any],
 ) -> list[Example]:
     """Return the examples that were answered, each with one context: a run may be limited to a part of its data."""
     if data is None and not config.get("data"):
@@ -261,7 +273,7 @@ def _answered_examples(
             f"{folder}: config.yaml is missing or does not name the data; name the file of the questions with --data."
         )
     try:
-        with from_folder(folder / "config.yaml", trusted=trust_config or data is not None):
+        with from_folder(folder / "config.yaml", **trust):
             examples = _validation_of(config["data"]) if data is None else read_examples(data)
     except InputError as error:
         if data is not None:

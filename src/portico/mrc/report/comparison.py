@@ -35,7 +35,8 @@ from portico.mrc.report.run_page import (
     picked,
 )
 from portico.mrc.report.statistics import holm
-from portico.report.page import Section, differing_settings, macros, render, render_page, settings_panels, write_text
+from portico.report.page import Section, differing_settings, macros, render, render_page, settings_panels
+from portico.trust.disk import write_text
 
 # By convention, a difference with a p-value below is not due to chance.
 _SIGNIFICANT = 0.05

@@ -26,8 +26,8 @@ from portico.report.page import (
     render_page,
     scores_of,
     settings_panels,
-    write_text,
 )
+from portico.trust.disk import write_text
 
 REPORT_RECORD = "report.json"
 

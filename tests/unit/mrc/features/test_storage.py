@@ -1,6 +1,7 @@
 """Features in files, and of streams, equal those in memory."""
 
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -123,7 +124,7 @@ def test_features_of_a_killed_process_are_written_by_the_one_that_waits(tmp_path
 def test_features_are_read_without_a_lock(tmp_path, monkeypatch):
     """As from a folder that this user cannot write to."""
     first = list(featurizer(cache_dir=str(tmp_path)).train_features(EXAMPLES))
-    monkeypatch.setattr(storage, "FileLock", None)
+    monkeypatch.setattr(storage, "locked", None)
     assert list(featurizer(cache_dir=str(tmp_path)).train_features(EXAMPLES)) == first
 
 
@@ -186,3 +187,85 @@ def test_run_on_stream_resumes_inside_a_part(tmp_path):
     assert losses[0] == losses[1]
     assert whole.evaluate()["eval_loss"] == resumed.evaluate()["eval_loss"]
     assert whole.answered.answers.best_texts == resumed.answered.answers.best_texts
+
+
+def stored(folder):
+    """Return the folder of features of an evaluation."""
+    return featurizer(cache_dir=str(folder)).eval_features(EXAMPLES).folder
+
+
+def with_index(folder, change):
+    about = json.loads((folder / "features.json").read_text())
+    change(about)
+    (folder / "features.json").write_text(json.dumps(about))
+
+
+FORGED = {
+    "pointers": (lambda about: about["arrays"]["input_ids"].__setitem__(0, "|O"), r"input_ids is '\|O', not one of"),
+    "other bytes": (lambda about: about["arrays"]["input_ids"].__setitem__(0, ">f8"), r"input_ids is '>f8', not one"),
+    "a huge count": (lambda about: about["arrays"]["input_ids"][1].__setitem__(0, 1 << 50), r"has \d+ bytes, not \d+"),
+    "a negative count": (lambda about: about["arrays"]["row_starts"][1].__setitem__(0, -1), r"has the shape \[-1"),
+    "no shape": (lambda about: about["arrays"]["input_ids"].__setitem__(1, []), r"has the shape \[\]"),
+    "a name elsewhere": (lambda about: about["arrays"].update({"../x": ["<i8", [1]]}), r"'../x' is no file in it"),
+    "an absolute name": (lambda about: about["arrays"].update({"/etc/passwd": ["|u1", [1]]}), r"is no file in it"),
+    "no arrays": (lambda about: about.pop("arrays"), r"'arrays'"),
+    "no tokens": (lambda about: about["arrays"].pop("input_ids"), r"'input_ids'"),
+    "another text": (lambda about: about["tokens"].append("id_bytes"), r"its columns are no names of columns"),
+}
+
+
+@pytest.mark.parametrize("name", list(FORGED))
+def test_a_forged_index_of_features_is_refused(name, tmp_path):
+    change, reason = FORGED[name]
+    folder = stored(tmp_path)
+    with_index(folder, change)
+    with pytest.raises(InputError, match=rf"features.json is no index of stored features \(.*{reason}.*delete"):
+        featurizer(cache_dir=str(tmp_path)).eval_features(EXAMPLES)
+
+
+@pytest.mark.parametrize(("name", "value"), [("row_starts", 1 << 40), ("row_starts", -1), ("id_ends", 1 << 40)])
+@pytest.mark.parametrize("row", [0, 1, -1])
+def test_offsets_beyond_a_file_are_refused(name, value, row, tmp_path):
+    folder = stored(tmp_path)
+    offsets = np.memmap(folder / name, "<i8", "r+")
+    offsets[row] = value
+    offsets.flush()
+    with pytest.raises(InputError, match=r"is no index of stored features"):
+        storage.StoredFeatureSet(folder)
+
+
+@pytest.mark.parametrize("value", [1 << 40, -1])
+def test_an_example_that_is_not_there_is_refused(value, tmp_path):
+    folder = stored(tmp_path)
+    dtype = json.loads((folder / "features.json").read_text())["arrays"]["example_index"][0]
+    index = np.memmap(folder / "example_index", dtype, "r+")
+    index[0] = min(value, np.iinfo(dtype).max)
+    index.flush()
+    with pytest.raises(InputError, match=r"example_index names examples that it does not have"):
+        storage.StoredFeatureSet(folder)
+
+
+@pytest.mark.parametrize("kind", ["a link", "a pipe", "gone"])
+def test_an_array_is_a_file_in_its_folder(kind, tmp_path):
+    folder = stored(tmp_path)
+    file = folder / "input_ids"
+    if kind == "a link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    else:
+        file.unlink()
+        if kind == "a pipe":
+            os.mkfifo(file)
+    with pytest.raises(InputError, match=r"is no index of stored features"):
+        storage.StoredFeatureSet(folder)
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path):
+    folder = stored(tmp_path / "cache")
+    (folder / "features.json").unlink()
+    lock = folder.with_name(f"{folder.name}.lock")
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=str(lock)):
+        featurizer(cache_dir=str(tmp_path / "cache")).eval_features(EXAMPLES)
+    assert not (tmp_path / "elsewhere").exists()

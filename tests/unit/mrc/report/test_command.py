@@ -156,11 +156,19 @@ def test_answer_files_of_the_transformers_example_can_be_read(tmp_path, data):
 
 def test_one_run(make_run, capsys):
     run = make_run()
-    main([str(run)])
+    with pytest.raises(SystemExit, match=r"^1$"):
+        main([str(run)])
+    data = run.parent / "dev.json"
+    assert f"names {data}, which would be read from outside of its folder; if" in (error := capsys.readouterr().err)
+    assert f"allow it with --allow-path {data}. " in error
+    for allowed in (data, run.parent):
+        main([str(run), "--allow-path", str(allowed)])
+    assert capsys.readouterr().out.splitlines() == 2 * [str(run / "report.html")]
+    main([str(run), "--data", str(data)])
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     page = Page((run / "report.html").read_text(encoding="utf-8"))
     assert "3 questions, 1 of them without an answer: 3 correct, 0 incorrect." in page.text
-    main([str(run)])  # its own page is written again
+    main([str(run), "--trust-config"])  # its own page is written again
 
 
 def test_two_runs(make_run, tmp_path):
@@ -173,7 +181,7 @@ def test_two_runs(make_run, tmp_path):
 
 def test_verdict_of_a_comparison_is_printed_before_the_path(make_run, capsys):
     first, second = make_run("first", {"a": "Turku", "b": "Zo\u00eb", "c": "1901"}), make_run("second")
-    main([str(first), str(second)])
+    main([str(first), str(second), "--allow-path", str(first.parent)])
     verdict, path = capsys.readouterr().out.splitlines()
     assert verdict.startswith("3 questions: F1 rose by 66.7 to 100.0; 2 answers fixed, 0 broken. ")
     assert "significant" in verdict
@@ -182,7 +190,7 @@ def test_verdict_of_a_comparison_is_printed_before_the_path(make_run, capsys):
 
 def test_three_runs(make_run, capsys):
     runs = [make_run("first", {"a": "Turku", "b": "Zoë", "c": "1901"}), make_run("second"), make_run("third")]
-    main([str(run) for run in runs])
+    main([*(str(run) for run in runs), "--allow-path", str(runs[0].parent)])
     assert capsys.readouterr().out.splitlines()[-1] == str(runs[2] / "comparison-of-3-runs.html")
     page = Page((runs[2] / "comparison-of-3-runs.html").read_text(encoding="utf-8"))
     assert "3 runs from first" in page.text
@@ -331,6 +339,10 @@ def test_a_foreign_file_is_never_overwritten_and_the_output_is_checked(make_run,
     foreign.write_text("<p>mine</p>")
     refused("the file exists and was not written by this command; name another with --output", run)
     assert foreign.read_text() == "<p>mine</p>"
+    foreign.write_text("")  # as a killed process has left it
+    write_page(run)
+    assert foreign.stat().st_size
+    foreign.unlink()
     refused("is a folder; name a file with --output, for example", run, output=tmp_path)
     refused("cannot be written .No such file or directory.; name another", run, output=tmp_path / "no" / "a.html")
     for number in (0, -1, float("nan")):
@@ -351,5 +363,5 @@ def test_the_command_is_declared():
 
 
 def test_the_package_is_the_command(make_run, tmp_path):
-    done = python("-m", "portico.mrc.report", make_run(), folder=tmp_path)
+    done = python("-m", "portico.mrc.report", make_run(), "--allow-path", tmp_path, folder=tmp_path)
     assert done.stdout.endswith("report.html\n")

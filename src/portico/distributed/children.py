@@ -1,0 +1,38 @@
+"""Processes that end with the process that started them, also if it is killed and cannot end them."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import psutil
+
+_VARIABLE = "PORTICO_PARENT"
+_BETWEEN_LOOKS = 0.5  # seconds
+
+
+def ending_with_this(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child of this process that calls :func:`end_with_parent`."""
+    return {**environment, _VARIABLE: str(os.getpid())}
+
+
+def end_with_parent() -> None:
+    """Watch the parent, if it asked for that, and kill this process with its own children when it has ended.
+
+    The parent may be killed, or run out of memory. `PR_SET_PDEATHSIG` of Linux goes by the thread that started the
+    process, and the threads of a launcher end before it does.
+    """
+    parent = os.environ.pop(_VARIABLE, "")
+    if parent.isdigit():
+        threading.Thread(target=_watch, args=(int(parent),), daemon=True, name="portico-parent").start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_BETWEEN_LOOKS)
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            child.kill()
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,98 @@
+"""Commands on folders without permission, and with an output that is closed, full, or not Unicode."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fresh_process import environment
+
+_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 24, 1, 2
+
+
+def obey_permissions():
+    """Let root be refused as any other user; called in the child."""
+    libc = ctypes.CDLL(None)
+    for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH):
+        libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def portico(*command, shell="", folder, **variables):
+    line = " ".join([sys.executable, "-m", "portico", *map(str, command), shell])
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"],
+        cwd=folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+        preexec_fn=obey_permissions,
+    )
+
+
+@pytest.mark.parametrize("command", [("sweep", "run"), ("replay", "run", "--step", "1"), ("report", "run")])
+def test_a_folder_without_permission_is_named(command, tmp_path):
+    (tmp_path / "run" / "checkpoint-1").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text(
+        "args: {}\npaths: {}\n_target_: portico.mrc.experiment.MRCExperiment\n"
+    )
+    (tmp_path / "run").chmod(0)
+    try:
+        ended = portico(*command, folder=tmp_path)
+    finally:
+        (tmp_path / "run").chmod(0o755)
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stderr.startswith("error: "), ended.stderr
+    assert "run" in ended.stderr
+    assert "ermission" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    job = '{"number": 0, "overrides": ["name=a"], "status": "finished", "goals": {"f1": "max"}, "seconds": 1.0'
+    (tmp_path / "sweep" / "0").mkdir(parents=True)
+    (tmp_path / "sweep" / "0" / "job.json").write_text(job + ', "objective": {"f1": 1.0}, "metrics": {"f1": 1.0}}')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("shell", "variables", "code", "says"),
+    [
+        ("| true", {}, 141, ""),
+        (">&-", {}, 0, ""),
+        ("> /dev/full", {}, 1, "error: The output cannot be written (No space left on device); send it elsewhere.\n"),
+    ],
+    ids=["reader gone", "closed", "full"],
+)
+def test_the_output_of_a_sweep(shell, variables, code, says, sweep):
+    ended = portico("sweep", "sweep", shell=shell, folder=sweep, **variables)
+    assert (ended.returncode, ended.stderr) == (code, says)
+
+
+def test_characters_that_the_output_does_not_have_are_printed_as_codes(tmp_path):
+    prints = "from portico.errors import command; command(lambda arguments: print(chr(0x4E2D)))([])"
+    ended = subprocess.run(
+        [sys.executable, "-c", prints], env=environment(PYTHONIOENCODING="ascii"), capture_output=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, b"\\u4e2d\n")
+
+
+def test_a_deleted_working_folder_is_a_sentence(tmp_path):
+    (tmp_path / "gone").mkdir()
+    line = f"rmdir ../gone; {sys.executable} -m portico sweep ."
+    ended = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path / "gone", env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "error: The current folder has been deleted; change to one that exists.\n"
+
+
+def test_a_path_that_is_no_utf8(sweep):
+    name = os.fsdecode(b"sweep-\xff")
+    (sweep / "sweep").rename(sweep / name)
+    ended = portico("sweep", f"'{name}'", folder=sweep)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,33 @@
+"""A child of a process that is killed ends too, with its own children."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+
+CHILD = """
+import subprocess, sys, time
+from portico.distributed.children import end_with_parent
+end_with_parent()
+print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+time.sleep(60)
+"""
+PARENT = f"""
+import os, subprocess, sys
+from portico.distributed.children import ending_with_this
+subprocess.run([sys.executable, "-c", {CHILD!r}], env=ending_with_this(os.environ))
+"""
+
+
+def test_a_killed_process_takes_its_children_along():
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        grandchild = psutil.Process(int(parent.stdout.readline()))
+        child = grandchild.parent()
+        assert child is not None
+        assert child.ppid() == parent.pid
+        os.kill(parent.pid, signal.SIGKILL)
+        _, alive = psutil.wait_procs([child, grandchild], timeout=30)
+    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
