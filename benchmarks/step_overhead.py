@@ -1,29 +1,66 @@
 """CPU time of a training step, and of an evaluation batch, under both libraries and in a plain loop, in one run.
 
-Run ``OMP_NUM_THREADS=1 python benchmarks/step_overhead.py``; ``--rounds`` and ``--steps`` make it longer. Each round
-trains the same tiny models three times, in rotating order: in a loop that only does the arithmetic, under transformers
-and under portico. Printed are, for each model, the medians over the rounds, what each library adds to the plain loop,
-and the median of the ratios of what they add. Start-up is left out.
-Times are CPU seconds of the main thread, so that other processes do not count.
+Run ``OMP_NUM_THREADS=1 python benchmarks/step_overhead.py``; ``--rounds`` and ``--steps`` make it longer, ``--modes``
+chooses among :data:`MODES`. Each round trains the same tiny models three times, in rotating order: in a loop that only
+does the arithmetic, under transformers and under portico. Printed are, for each mode, the medians of the rounds, what
+each library adds to the plain loop, and the median of the ratios of what they add; of evaluations on several processes
+or in bfloat16, which have no plain loop, the ratio of the whole. Start-up is left out.
+Times are CPU seconds of the main thread of the first process, so that other processes do not count; waiting for the
+other process is not counted either.
 """
 
 import argparse
 import itertools
+import os
+import socket
 import statistics
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 import transformers
 from record import record
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch import distributed, multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import portico
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way of training: its training arguments, and on how many processes."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    num_processes: int = 1
+    num_layers: int = 8
+
+    @property
+    def window(self) -> int:
+        """The number of batches of an optimizer step."""
+        return int(self.arguments.get("gradient_accumulation_steps", 1))
+
+    def autocast(self) -> Any:
+        """Return the context of a forward pass."""
+        return torch.autocast("cpu", torch.bfloat16) if self.arguments.get("bf16") else nullcontext()
+
+
+MODES = {
+    "1 layer": Mode(num_layers=1),
+    "8 layers": Mode(),
+    "log each step": Mode({"logging_strategy": "steps", "logging_steps": 1}),
+    "accumulation 4": Mode({"gradient_accumulation_steps": 4}),
+    "bf16": Mode({"bf16": True}),
+    "two processes": Mode(num_processes=2),
+    "two processes, bf16": Mode({"bf16": True}, num_processes=2),
+}
+BATCH_SIZE = 8
 
 
 class Points(Dataset[dict[str, torch.Tensor]]):
@@ -58,56 +95,61 @@ class Perceptron(nn.Module):
 NUM_WARM_UP_STEPS = 20
 
 
-def step_time(library: Any, num_layers: int, num_steps: int) -> float:
+def training_step_time(library: Any, mode: Mode, num_steps: int) -> float:
     """Return the CPU microseconds of a training step under ``library``, without those of the first ones."""
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock()
-        trainer = library.Trainer(
-            model=Perceptron(num_layers),
-            args=library.TrainingArguments(
-                output_dir=folder,
-                max_steps=num_steps + NUM_WARM_UP_STEPS,
-                logging_strategy="no",
-                save_strategy="no",
-                report_to="none",
-                disable_tqdm=True,
-                use_cpu=True,
-            ),
-            train_dataset=Points(512),
-            callbacks=[clock],
-        )
+        options = {"logging_strategy": "no", **mode.arguments}
+        args = arguments(library, folder, max_steps=num_steps + NUM_WARM_UP_STEPS, save_strategy="no", **options)
+        model = Perceptron(mode.num_layers)
+        trainer = library.Trainer(model=model, args=args, train_dataset=Points(512), callbacks=[clock])
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
     return clock.seconds / num_steps * 1e6
 
 
-def plain_step_time(num_layers: int, num_steps: int) -> float:
+def plain_training_step_time(mode: Mode, num_steps: int) -> float:
     """Return the CPU microseconds of a step that only does the arithmetic of the default arguments."""
-    model = Perceptron(num_layers)
+    model = Perceptron(mode.num_layers)
+    parallel: nn.Module = model
+    points = Points(512)
+    sampler = None
+    if mode.num_processes > 1:
+        parallel = DistributedDataParallel(model, find_unused_parameters=True)  # as transformers
+        sampler = DistributedSampler(points)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.0, fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (2 * num_steps))
-    loader = DataLoader(Points(512), batch_size=8, shuffle=True, collate_fn=transformers.default_data_collator)
+    loader = DataLoader(
+        points, BATCH_SIZE, shuffle=sampler is None, sampler=sampler, collate_fn=transformers.default_data_collator
+    )
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    history = []
     model.train()
     start = 0.0
     for step in range(NUM_WARM_UP_STEPS + num_steps):
         if step == NUM_WARM_UP_STEPS:
             start = time.thread_time()
-        model(**next(batches))["loss"].backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for _ in range(mode.window):
+            with mode.autocast():
+                loss = parallel(**next(batches))["loss"] / mode.window
+            loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
         model.zero_grad()
+        if "logging_steps" in mode.arguments:
+            history.append((loss.item(), norm.item(), scheduler.get_last_lr()[0]))
     return (time.thread_time() - start) / num_steps * 1e6
 
 
-def batch_time(library: Any, num_layers: int, num_batches: int) -> float:
+def evaluation_batch_time(library: Any, mode: Mode, num_batches: int) -> float:
     """Return the CPU microseconds of a batch of 8 of a prediction under ``library``, without those of its start."""
     with tempfile.TemporaryDirectory() as folder:
-        args = library.TrainingArguments(output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True)
-        trainer = library.Trainer(model=Perceptron(num_layers), args=args)
-        trainer.predict(Points(8 * NUM_WARM_UP_STEPS))
-        one, all_points = Points(8), Points(8 * (num_batches + 1))
+        args = arguments(library, folder, **mode.arguments)
+        trainer = library.Trainer(model=Perceptron(mode.num_layers), args=args)
+        size = BATCH_SIZE * mode.num_processes
+        trainer.predict(Points(size * NUM_WARM_UP_STEPS))
+        one, all_points = Points(size), Points(size * (num_batches + 1))
         start = time.thread_time()
         trainer.predict(one)
         middle = time.thread_time()
@@ -115,11 +157,10 @@ def batch_time(library: Any, num_layers: int, num_batches: int) -> float:
     return (time.thread_time() - middle - (middle - start)) / num_batches * 1e6
 
 
-def evaluation_start(library: Any, num_layers: int, num_rounds: int) -> float:
+def evaluation_start(library: Any, num_rounds: int) -> float:
     """Return the CPU microseconds of an evaluation of one example under ``library``."""
     with tempfile.TemporaryDirectory() as folder:
-        args = library.TrainingArguments(output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True)
-        trainer = library.Trainer(model=Perceptron(num_layers), args=args)
+        trainer = library.Trainer(model=Perceptron(1), args=arguments(library, folder))
         trainer.predict(Points(1))
         points = Points(1)
         start = time.thread_time()
@@ -128,10 +169,10 @@ def evaluation_start(library: Any, num_layers: int, num_rounds: int) -> float:
     return (time.thread_time() - start) / num_rounds * 1e6
 
 
-def plain_batch_time(num_layers: int, num_batches: int) -> float:
+def plain_evaluation_batch_time(mode: Mode, num_batches: int) -> float:
     """Return the CPU microseconds of a batch of a loop that only computes losses, logits and labels and keeps them."""
-    model = Perceptron(num_layers).eval()
-    loader = DataLoader(Points(8 * num_batches), batch_size=8, collate_fn=transformers.default_data_collator)
+    model = Perceptron(mode.num_layers).eval()
+    loader = DataLoader(Points(8 * num_batches), BATCH_SIZE, collate_fn=transformers.default_data_collator)
     start = time.thread_time()
     losses, logits, labels = [], [], []
     with torch.no_grad():
@@ -143,6 +184,11 @@ def plain_batch_time(num_layers: int, num_batches: int) -> float:
     for tensors in (losses, logits, labels):
         torch.cat(tensors).numpy()
     return (time.thread_time() - start) / num_batches * 1e6
+
+
+def arguments(library: Any, folder: str, **options: Any) -> Any:
+    """Return training arguments without output of ``library``."""
+    return library.TrainingArguments(output_dir=folder, report_to="none", disable_tqdm=True, use_cpu=True, **options)
 
 
 class Clock(transformers.TrainerCallback):
@@ -163,35 +209,69 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     options = parser.parse_args()
+    chosen = {name: MODES[name] for name in options.modes}
+    compare_modes({name: mode for name, mode in chosen.items() if mode.num_processes == 1}, options)
+    several = {name: mode for name, mode in chosen.items() if mode.num_processes > 1}
+    if several:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        multiprocessing.spawn(measure_together, (port, several, options), nprocs=2)
+    if "1 layer" in chosen:
+        starts = [(evaluation_start(portico, 5), evaluation_start(transformers, 5)) for _ in range(options.rounds)]
+        record("start of an evaluation", [ours / theirs for ours, theirs in starts])
+        ours, theirs = (statistics.median(times) for times in zip(*starts, strict=True))
+        print(f"start of an evaluation, microseconds: transformers {theirs:.0f}, portico {ours:.0f}")
+
+
+def measure_together(rank: int, port: int, modes: Mapping[str, Mode], options: argparse.Namespace) -> None:
+    """Measure in one of two processes, as ``torchrun`` starts them."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    distributed.init_process_group("gloo")
+    compare_modes(modes, options, is_first=rank == 0)
+    distributed.destroy_process_group()
+
+
+def compare_modes(modes: Mapping[str, Mode], options: argparse.Namespace, *, is_first: bool = True) -> None:
+    """Measure steps and batches in each of ``modes``; the first process prints."""
     torch.set_num_threads(1)
-    compare("microseconds a training step", step_time, plain_step_time, options)
-    compare("microseconds an evaluation batch", batch_time, plain_batch_time, options)
-    starts = [(evaluation_start(portico, 1, 5), evaluation_start(transformers, 1, 5)) for _ in range(options.rounds)]
-    record("start of an evaluation", [ours / theirs for ours, theirs in starts])
-    ours, theirs = (statistics.median(times) for times in zip(*starts, strict=True))
-    print(f"start of an evaluation, microseconds: transformers {theirs:.0f}, portico {ours:.0f}")
+    for name, mode in modes.items():
+        plain = partial(plain_training_step_time, mode)
+        loops = {library.__name__: partial(training_step_time, library, mode) for library in (transformers, portico)}
+        compare(f"microseconds a training step, {name}", {"plain loop": plain, **loops}, options, is_first=is_first)
+    for name, mode in modes.items():
+        if mode.arguments.keys() - {"bf16"}:
+            continue  # they act in training only
+        loops = {
+            library.__name__: partial(evaluation_batch_time, library, mode) for library in (transformers, portico)
+        }
+        if not mode.arguments and mode.num_processes == 1:
+            loops = {"plain loop": partial(plain_evaluation_batch_time, mode), **loops}
+        compare(f"microseconds an evaluation batch, {name}", loops, options, is_first=is_first)
 
 
-def compare(title: str, measure: Callable[..., float], plain: Callable[..., float], options: Any) -> None:
-    """Print what each library adds to the plain loop, for a small and a larger model."""
-    loops = {"plain loop": plain, "transformers": partial(measure, transformers), "portico": partial(measure, portico)}
-    for num_layers in (1, 8):
-        order = deque(loops)
-        rounds = []
-        for _ in range(options.rounds):
-            rounds.append({name: loops[name](num_layers, options.steps) for name in order})
-            order.rotate()
-        print(f"{title}, {num_layers} layer(s)")
-        added = {name: [times[name] - times["plain loop"] for times in rounds] for name in loops}
-        for name in loops:
-            total = statistics.median(times[name] for times in rounds)
-            print(f"  {name:13}{total:8.0f}{statistics.median(added[name]):+8.0f}")
-        ratios = [ours / theirs for ours, theirs in zip(added["portico"], added["transformers"], strict=True)]
-        record(f"{title}, {num_layers} layer(s), above a plain loop", ratios)
-        print(
-            f"  ratio of what is added {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})"
-        )
+def compare(title: str, loops: Mapping[str, Any], options: argparse.Namespace, *, is_first: bool) -> None:
+    """Print what each library takes, and adds to the plain loop if there is one."""
+    order = deque(loops)
+    rounds = []
+    for _ in range(options.rounds):
+        rounds.append({name: loops[name](options.steps) for name in order})
+        order.rotate()
+    if not is_first:
+        return
+    print(title)
+    added = {name: [times[name] - times.get("plain loop", 0.0) for times in rounds] for name in loops}
+    for name in loops:
+        total = statistics.median(times[name] for times in rounds)
+        print(f"  {name:13}{total:8.0f}{statistics.median(added[name]):+8.0f}")
+    ratios = [ours / theirs for ours, theirs in zip(added["portico"], added["transformers"], strict=True)]
+    what = "what is added" if "plain loop" in loops else "the whole"
+    record(f"{title}, {'above a plain loop' if 'plain loop' in loops else 'whole'}", ratios)
+    print(
+        f"  ratio of {what} {statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})", flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -57,21 +57,36 @@ def pad_to_longest(
 ) -> Any:
     """Pad every tensor along ``dim``, where it has that dimension, to the longest of all processes.
 
-    The padding is ``pad_index``, at the start with ``pad_first``; ``all_gather`` stacks a tensor of every process.
+    The padding is ``pad_index``, at the start with ``pad_first``; ``all_gather``, called once, stacks a tensor of
+    every process.
     """
+    sizes: list[int] = []
+    devices: list[torch.device] = []
+
+    def has_dim(tensor: torch.Tensor) -> bool:
+        return -tensor.dim() <= dim < tensor.dim()
+
+    def note(tensor: torch.Tensor) -> None:
+        if has_dim(tensor):
+            sizes.append(tensor.shape[dim])
+            devices.append(tensor.device)
+
+    map_tensors(note, data)
+    if not sizes:
+        return data
+    longest = iter(all_gather(torch.tensor(sizes, device=devices[0])).amax(dim=0).tolist())
 
     def pad_one(tensor: torch.Tensor) -> torch.Tensor:
-        if not -tensor.dim() <= dim < tensor.dim():
+        if not has_dim(tensor):
             return tensor
-        own = tensor.shape[dim]
-        longest = int(all_gather(torch.tensor(own, device=tensor.device)).max())
-        if longest == own:
+        own, most = tensor.shape[dim], next(longest)
+        if most == own:
             return tensor
         shape = list(tensor.shape)
-        shape[dim] = longest
+        shape[dim] = most
         # Addition promotes types that cannot hold the padding, such as booleans.
         padded = tensor.new_zeros(shape) + pad_index
-        padded.narrow(dim, longest - own if pad_first else 0, own).copy_(tensor)
+        padded.narrow(dim, most - own if pad_first else 0, own).copy_(tensor)
         return padded
 
     return map_tensors(pad_one, data)

@@ -30,7 +30,7 @@ from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, 
 from portico.compat.tree import map_tensors, pad_to_longest
 from portico.distributed.loaders import prepare_data_loader, skip_first_batches
 from portico.distributed.model_parallel import clip_grad_norm_, full_tensor, is_sharded, without_reduction
-from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
+from portico.distributed.processes import all_gather, all_gather_several, connect, disconnect, first_process_first
 from portico.distributed.sequence import UNSHARED, Sharing
 from portico.distributed.sharding import DataLoaderConfig
 from portico.errors import InputError, InputFileNotFoundError
@@ -340,7 +340,10 @@ class Accelerator:
             return tensor
         strategy = self._connected()
         once = slice(None, None, self.processes_per_batch)
-        return map_tensors(lambda item: all_gather(strategy, torch.atleast_1d(item))[once].flatten(0, 1), tensor)
+        items: list[torch.Tensor] = []
+        map_tensors(lambda item: items.append(torch.atleast_1d(item)), tensor)
+        gathered = iter(all_gather_several(strategy, items))
+        return map_tensors(lambda item: next(gathered)[once].flatten(0, 1), tensor)
 
     def gather_object(self, data: "Nested") -> Any:
         """Concatenate the lists of every process; on one process, return ``data`` unchanged."""
@@ -376,6 +379,13 @@ class Accelerator:
             return gathered if isinstance(gathered, Mapping) else gathered[:remainder]
         # A scalar does not belong to an example.
         return map_tensors(lambda tensor: tensor[:remainder] if tensor.dim() else tensor, gathered)
+
+    def gathers_tensors(self, gather: Callable[..., Any], data: "Nested") -> bool:
+        """Return whether ``gather`` is :meth:`gather_for_metrics` and takes ``data`` as tensors, not as objects."""
+        options = getattr(gather, "keywords", {})
+        function = gather.func if isinstance(gather, functools.partial) else gather
+        takes_tensors = not options.get("use_gather_object", False) and _all_tensors(data)
+        return function == self.gather_for_metrics and takes_tensors
 
     def pad_across_processes(self, tensor: "Nested", dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
         """Pad a tensor along ``dim`` to the greatest size in any process.

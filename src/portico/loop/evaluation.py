@@ -1,9 +1,8 @@
 """One pass over a dataset without training, as ``Trainer.evaluation_loop`` in transformers 5.23."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -124,11 +123,8 @@ class EvaluationSession:
 
         Outputs with an entry for each example are gathered as objects, which may differ in shape.
         """
-        losses, main_input = self.keep_loss(loss), None
-        trainer, gather = self.trainer, self.trainer.gather_function
-        # The same order as in `evaluation_loop`. Padded first: processes may have batches of different widths.
-        pad = partial(trainer.accelerator.pad_across_processes, dim=1, pad_index=-100)
-        is_alone = trainer.accelerator.num_processes == 1
+        trainer = self.trainer
+        outcomes: dict[str, Any] = {"losses": self._repeat_loss(loss)}
         if "inputs" in trainer.args.include_for_metrics:
             name = getattr(trainer.model, "main_input_name", "input_ids")
             if name not in inputs:
@@ -136,44 +132,65 @@ class EvaluationSession:
                     f"`include_for_metrics` has 'inputs', but the batch has no {name!r}, only {', '.join(inputs)}; "
                     "set `main_input_name` in the model's class to one of them, or leave 'inputs' out."
                 )
-            main_input = gather(pad(trainer._prepare_input(inputs[name])))
-        as_objects = partial(trainer.accelerator.gather_for_metrics, use_gather_object=True)
-        labels_by_example = is_per_example(labels, self.num_in_batch)
-        if labels is not None and not (is_alone or labels_by_example):
-            labels = pad(labels)
-        logits_by_example = is_per_example(logits, self.num_in_batch)
-        if logits is not None:
-            if not (is_alone or logits_by_example):
-                logits = pad(logits)
-            if trainer.preprocess_logits_for_metrics is not None:
-                logits = trainer.preprocess_logits_for_metrics(logits, labels)
-                logits_by_example = is_per_example(logits, self.num_in_batch)
-            logits = (as_objects if logits_by_example else gather)(logits)
-        if labels is not None:
-            labels = (as_objects if labels_by_example else gather)(labels)
+            outcomes["inputs"] = trainer._prepare_input(inputs[name])
+        outcomes |= {"logits": logits, "labels": labels}
+        by_example = {name for name, value in outcomes.items() if is_per_example(value, self.num_in_batch)}
+        if trainer.accelerator.num_processes > 1:
+            # Padded first, as in `evaluation_loop`: processes may have batches of different widths.
+            padded = {name: value for name, value in outcomes.items() if name != "losses" and name not in by_example}
+            outcomes |= trainer.accelerator.pad_across_processes(padded, dim=1, pad_index=-100)
+        if logits is not None and trainer.preprocess_logits_for_metrics is not None:
+            outcomes["logits"] = trainer.preprocess_logits_for_metrics(outcomes["logits"], outcomes["labels"])
+            by_example.discard("logits")
+            if is_per_example(outcomes["logits"], self.num_in_batch):
+                by_example.add("logits")
+        outcomes = self._gather(outcomes, by_example)
+        if outcomes["losses"] is not None:
+            self.losses.add(outcomes["losses"])
+        logits, labels = outcomes["logits"], outcomes["labels"]
         if self.keeps_arrays:
-            for arrays, outcome, by_example in (
-                (self.inputs, main_input, False),
-                (self.logits, logits, logits_by_example),
-                (self.labels, labels, labels_by_example),
-            ):
-                if outcome is not None:
-                    arrays.add(outcome, by_example=by_example)
+            for arrays, name in ((self.inputs, "inputs"), (self.logits, "logits"), (self.labels, "labels")):
+                if outcomes.get(name) is not None:
+                    arrays.add(outcomes[name], by_example=name in by_example)
         if self.batch_metrics is not None and logits is not None and labels is not None:
-            prediction = self._prediction(logits, labels, losses, inputs)
+            prediction = self._prediction(logits, labels, outcomes["losses"], inputs)
             self.batch_metrics.update(prediction, is_last=self.is_last_batch)
 
     def keep_loss(self, loss: torch.Tensor | None) -> torch.Tensor | None:
         """Keep a batch's mean loss once per example, so that the mean over all batches is weighted."""
+        repeated = self._repeat_loss(loss)
+        if repeated is None:
+            return None
+        gathered: torch.Tensor = self.trainer.gather_function(repeated)
+        self.losses.add(gathered)
+        return gathered
+
+    def _repeat_loss(self, loss: torch.Tensor | None) -> torch.Tensor | None:
         if loss is None:
             return None
         if self.mean_loss is not None:
             self.mean_loss.add(loss)
         # Repeated to the full batch size; `gather_for_metrics` cuts the last batch, on a single process too.
         repeat = loss.expand if self._views_losses and not loss.dim() else loss.repeat
-        gathered: torch.Tensor = self.trainer.gather_function(repeat(self.batch_size))
-        self.losses.add(gathered)
-        return gathered
+        return repeat(self.batch_size)
+
+    def _gather(self, outcomes: dict[str, Any], by_example: Collection[str]) -> dict[str, Any]:
+        """Return the outcomes of a batch of all processes, those named ``by_example`` gathered as objects.
+
+        Tensors are gathered together, unless the user has replaced ``gather_function``.
+        """
+        accelerator, gather = self.trainer.accelerator, self.trainer.gather_function
+        tensors = {name: value for name, value in outcomes.items() if value is not None and name not in by_example}
+        if accelerator.num_processes > 1 and accelerator.gathers_tensors(gather, tensors):
+            gathered = gather(tensors)
+        else:
+            gathered = {name: gather(value) for name, value in tensors.items()}
+        objects = {
+            name: accelerator.gather_for_metrics(value, use_gather_object=True)
+            for name, value in outcomes.items()
+            if name in by_example
+        }
+        return outcomes | gathered | objects
 
     def finish(self) -> EvalLoopOutput:
         losses, logits = self.losses.result(), self.logits.result()

@@ -17,13 +17,15 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
+from lightning.pytorch.strategies import ParallelStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from portico.compat.lightning import USES_SHORTCUTS, DataFetcher, DataLoaderIterDataFetcher, EpochLoop, EvaluationLoop
+from portico.distributed.model_parallel import ShardedStrategy
+from portico.distributed.strategies import ModelDDPStrategy
 
 if TYPE_CHECKING:
     from portico.compat.annotations import Batch
@@ -41,7 +43,7 @@ class LeanEpochLoop(EpochLoop):
 
     def __init__(self, pl_trainer: pl.Trainer, min_steps: int | None = None, max_steps: int = -1) -> None:
         super().__init__(pl_trainer, min_steps, max_steps)
-        self.runs_own_steps = _is_plain(pl_trainer.strategy)
+        self.runs_own_steps = _takes_plain_steps(pl_trainer.strategy)
         self.val_loop = LeanEvaluationLoop(
             pl_trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False
         )
@@ -137,6 +139,7 @@ class LeanEpochLoop(EpochLoop):
         """Run forward and backward, and the optimizer's step at the end of a window; return the step's loss."""
         pl_trainer = self.trainer
         module = pl_trainer.lightning_module
+        strategy = pl_trainer.strategy
         hooks = self.hooks
         progress = self.automatic_optimization.optim_progress.optimizer
         losses: dict[str, torch.Tensor] = {}
@@ -156,13 +159,15 @@ class LeanEpochLoop(EpochLoop):
             hooks.call("on_before_backward", loss)
             module.backward(loss)
             hooks.call("on_after_backward")
+            strategy.post_backward(loss)
             return losses["loss"]
 
         if self._should_accumulate():
-            closure()
+            with strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext():
+                closure()
         else:
             progress.step.increment_ready()
-            optimizer = pl_trainer.strategy._lightning_optimizers[0]
+            optimizer = strategy._lightning_optimizers[0]
             hooks.of(module, "optimizer_step", pl_trainer.current_epoch, batch_idx, optimizer, closure)
             progress.step.increment_completed()
         return losses
@@ -191,7 +196,7 @@ class LeanEvaluationLoop(EvaluationLoop):
 
     def __init__(self, pl_trainer: pl.Trainer, *options: Any, **more: Any) -> None:
         super().__init__(pl_trainer, *options, **more)
-        self.runs_own_steps = _is_plain(pl_trainer.strategy)
+        self.runs_own_steps = _takes_plain_steps(pl_trainer.strategy)
 
     @override
     def reset(self) -> None:
@@ -245,9 +250,16 @@ class LeanEvaluationLoop(EvaluationLoop):
             raise SIGTERMException
 
 
-def _is_plain(strategy: Strategy) -> bool:
-    """Return whether ``strategy`` adds nothing to a step, so that the loops above may run it."""
-    return type(strategy) is SingleDeviceStrategy and type(strategy.precision_plugin) is Precision
+def _takes_plain_steps(strategy: Strategy) -> bool:
+    """Return whether ``strategy`` adds nothing to a step but what the loops above call, so that they may run it.
+
+    Our strategies for several processes work inside the model, and mixed precision without a scaler only casts, which
+    :func:`portico.distributed.precision.autocast_forward` does.
+    """
+    precision = strategy.precision_plugin
+    only_casts = type(precision) is MixedPrecision and precision.scaler is None
+    is_plain = type(strategy) in (SingleDeviceStrategy, ModelDDPStrategy, ShardedStrategy)
+    return is_plain and (only_casts or type(precision) is Precision)
 
 
 def without_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
@@ -256,7 +268,7 @@ def without_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
     Under transformers only the model's forward casts. Public already; here because ``plugin.device`` is undocumented.
     """
     plugin = strategy.precision_plugin
-    if isinstance(plugin, MixedPrecision):
+    if isinstance(plugin, MixedPrecision) and torch.is_autocast_enabled(plugin.device):
         return torch.autocast(plugin.device, enabled=False)
     return nullcontext()
 

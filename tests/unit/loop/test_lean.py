@@ -7,7 +7,9 @@ import transformers
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
+from torch.distributed.tensor import DTensor
 
+from forked import run_in_processes
 from models import toy_trainer
 from portico.loop import run
 
@@ -33,8 +35,13 @@ def seen_by(trainer, module):
         "batch": None if trainer._results is None else trainer._results.batch is not None,
         "metrics": summary({name: float(value) for name, value in trainer.callback_metrics.items()}),
         "should_stop": trainer.should_stop,
-        "gradients": [None if p.grad is None else p.grad.tolist() for p in module.parameters()],
+        "gradients": [None if p.grad is None else part_of(p.grad) for p in module.parameters()],
     }
+
+
+def part_of(tensor):
+    """Return the numbers of a tensor that this process has."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).tolist()
 
 
 def summary(value):
@@ -153,9 +160,11 @@ def trace_of(
         trainer.train(resume_from_checkpoint=resume)
         kinds = type(trainer.lightning_trainer.fit_loop.epoch_loop), type(trainer.lightning_trainer.test_loop)
         assert all(kind.__name__.startswith("Lean") == is_lean for kind in kinds)
+        if is_lean:
+            assert trainer.lightning_trainer.fit_loop.epoch_loop.runs_own_steps == (not strategy)
         trainer.evaluate()
         trainer.predict(trainer.eval_dataset)
-    weights = [parameter.tolist() for parameter in trainer.model.parameters()]
+    weights = [part_of(parameter) for parameter in trainer.model.parameters()]
     return trace, weights
 
 
@@ -192,3 +201,25 @@ def test_a_resumed_run_sees_the_same(tmp_path, monkeypatch):
     toy_trainer(tmp_path, max_steps=3, save_strategy="steps", save_steps=3, gradient_accumulation_steps=2).train()
     changes = {"max_steps": 8, "gradient_accumulation_steps": 2, "save_strategy": "no"}
     compare(tmp_path, monkeypatch, changes, resume=str(tmp_path / "checkpoint-3"))
+
+
+SEVERAL = {
+    "ddp": {"gradient_accumulation_steps": 3, "eval_strategy": "steps", "eval_steps": 2},
+    "ddp, bf16": {"bf16": True},
+    "ddp, averaged after each batch": {
+        "gradient_accumulation_steps": 2,
+        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
+    },
+    "fsdp": {"fsdp": True, "gradient_accumulation_steps": 2},
+    "fsdp, bf16": {"fsdp": True, "bf16": True},
+}
+
+
+def compare_in_process(folder):
+    for changes in SEVERAL.values():
+        with pytest.MonkeyPatch.context() as patched:
+            compare(folder, patched, changes)
+
+
+def test_every_hook_of_several_processes_sees_the_same(tmp_path):
+    run_in_processes(2, compare_in_process, tmp_path)
