@@ -67,6 +67,7 @@ def write_page(
         "output": output,
         "max_megabytes": max_megabytes,
         "trust_config": trust_config,
+        "allow_path": allow_path,
     }
     return report_or_compare(run, *others, **options)[0]
 
@@ -78,6 +79,7 @@ def report_or_compare(
     output: Path | None = None,
     max_megabytes: float = MAX_MEGABYTES,
     trust_config: bool = False,
+    allow_path: Sequence[Path] | None = None,
 ) -> tuple[Path, str]:
     """Do what ``write_page`` does, and return also the verdict of a comparison, "" for one run."""
     verdict = ""
