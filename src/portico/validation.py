@@ -653,7 +653,7 @@ def check_kernels(args: TrainingArguments) -> None:
 
 def check_compiler(args: TrainingArguments) -> None:
     """Refuse compilers and modes that torch does not have."""
-    backend = (args.torch_compile_backend or "").lower()
+    backend = str(args.torch_compile_backend or "").lower()
     if args.torch_compile and backend != NO_COMPILER:
         from torch._inductor import list_mode_options  # slow to import
 

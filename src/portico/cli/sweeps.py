@@ -336,6 +336,8 @@ class _OwnSweep:
     started: float = 0.0
     failed: set[int] = field(default_factory=set)
     """Numbers of jobs."""
+    is_new: bool = False
+    """Whether the sweep made the folder."""
     lock: int | None = None
     """Descriptor of the folder, which is locked while the sweep runs."""
 
@@ -350,6 +352,7 @@ class SweepFolder(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         own, folder = _own_sweep.get(), Path(config.hydra.sweep.dir).absolute()
         if is_first_process():
+            own.is_new = not folder.exists()
             own.lock = _claim(folder, shared=config.hydra.sweeper[TARGET] == OPTUNA_SWEEPER)
         own.folder = folder
         # Hydra writes the first, and makes the folders of jobs.
@@ -398,5 +401,8 @@ def reported_sweep() -> Iterator[_OwnSweep]:
                 for job in read_jobs(own.folder)
                 if job.status in (FAILED, KILLED) and (job.started >= own.started or job.trial is not None)
             }
+        if own.is_new and own.folder is not None:
+            with suppress(OSError):  # a sweep that is refused leaves no folder
+                own.folder.rmdir()
         if own.lock is not None:
             os.close(own.lock)

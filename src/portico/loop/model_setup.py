@@ -184,7 +184,7 @@ def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArgumen
     """Return ``model``, compiled if ``torch_compile`` is set; ``wrapped``, of an earlier run, is reused if it fits."""
     # `_orig_mod` marks the wrapper that `torch.compile` returns.
     backend: Any = args.torch_compile_backend
-    if not args.torch_compile or backend.lower() == NO_COMPILER or hasattr(model, "_orig_mod"):
+    if not args.torch_compile or str(backend).lower() == NO_COMPILER or hasattr(model, "_orig_mod"):
         return model
     if getattr(wrapped, "_orig_mod", None) is model:
         return wrapped

@@ -387,7 +387,7 @@ def test_a_disk_that_fills_up_does_not_end_the_run(tmp_path, monkeypatch, caplog
     def refuse(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("portico.ort.runtime.tempfile.TemporaryDirectory", refuse)
+    monkeypatch.setattr("portico.ort.runtime.replaced", refuse)
     assert num_built(net) == 2
     assert "cannot be written ([Errno 28] No space left on device); continuing without" in caplog.text
 
