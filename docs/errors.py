@@ -152,6 +152,7 @@ _REASONS = {
     ("portico/checkpoint/", "ValueError"): "Resume from the complete checkpoint that the message names, or from none.",
     ("portico/cli/jobs.py", "ValueError"): "Name another file, or an address of a database, as the storage.",
     ("portico/mrc/datasets/", "InvalidRecord"): "Correct the record, or leave such records out: `skip_invalid=True`.",
+    ("portico/mrc/features/storage.py", "ValueError"): "Delete the folder; the features are made again.",
     ("portico/mrc/postprocess/calibration.py", "ValueError"): "Delete the file, or calibrate the reader again.",
 }
 # What ends with the message of another error has that one's advice.
@@ -241,8 +242,11 @@ def _error_classes(trees: Iterable[ast.Module]) -> set[str]:
     return {name for name in found if name.endswith(("Error", "Record", "Exception")) or hasattr(builtins, name)}
 
 
-def _texts(node: ast.expr, tree: ast.Module) -> list[str]:
-    """Return the texts that an expression may be; empty if they come from elsewhere, as another error's do."""
+def _texts(node: ast.expr, tree: ast.Module, within: frozenset[str] = frozenset()) -> list[str]:
+    """Return the texts that an expression may be; empty if they come from elsewhere, as another error's do.
+
+    Names ``within`` are being looked up: one that is made of itself has no text.
+    """
     match node:
         case ast.Constant(value=str(text)):
             return [text]
@@ -251,18 +255,21 @@ def _texts(node: ast.expr, tree: ast.Module) -> list[str]:
             ends = _ends(parts[-1], tree) if isinstance(parts[-1], ast.FormattedValue) else []
             return [begun + end for end in ends or [_part(parts[-1], tree)]]
         case ast.BinOp(left=left, right=right):
-            return ["".join(text for side in (left, right) for text in _texts(side, tree)[:1])]
+            return ["".join(text for side in (left, right) for text in _texts(side, tree, within)[:1])]
         case ast.IfExp(body=body, orelse=orelse):
-            return [*_texts(body, tree), *_texts(orelse, tree)]
+            return [*_texts(body, tree, within), *_texts(orelse, tree, within)]
+        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)) if name in within:
+            return []
         case ast.Name(id=name):
             assigned = [one for one in ast.walk(tree) if isinstance(one, ast.Assign)]
             values = [one.value for one in assigned if name in map(ast.unparse, one.targets)]
-            return [text for value in values if not isinstance(value, ast.Name) for text in _texts(value, tree)]
+            others = [value for value in values if not isinstance(value, ast.Name)]
+            return [text for value in others for text in _texts(value, tree, within | {name})]
         case ast.Call(func=ast.Name(id=name)):
             functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == name]
             parts = [part for function in functions for part in ast.walk(function)]
             returned = [part.value for part in parts if isinstance(part, ast.Return) and part.value is not None]
-            return [text for value in returned for text in _texts(value, tree)]
+            return [text for value in returned for text in _texts(value, tree, within | {name})]
     return []
 
 

@@ -502,6 +502,12 @@ FAILS = (
         "explain_call",
         attempt=trains(compute_loss_func=lambda outputs, labels: outputs["loss"]),
     ),
+    Fails(
+        "portico/validation.py",
+        "check_examples",
+        "loaders; give",
+        attempt=trains(train_dataset=[DataLoader(ROWS), DataLoader(ROWS)]),
+    ),
     Fails("portico/validation.py", "check_loss_function", attempt=trains(compute_loss_func=3)),
     Fails(
         "portico/trainer.py",
@@ -935,7 +941,6 @@ NAMED = (
     Named("portico/checkpoint/resume.py", "_check_options", error="ValueError", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/sharded.py", "_state_dict", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/sharded.py", "_shards", page=CHECKPOINTS, sentence=DAMAGE),
-    Named("portico/checkpoint/files.py", "refuse_huge", page=CHECKPOINTS, sentence="within a minute"),
     Named("portico/checkpoint/writer.py", "_restored", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/trust/", page=SECURITY, sentence="`torch.load(weights_only=True)`, which is refused where"),
     Named(
@@ -1169,6 +1174,27 @@ OURS = (
         names=("module",),
     ),
     Ours("portico/loop/plan.py", "limited_batches", "have no length", reason=FACADE, names=("limit_train_batches",)),
+    Ours("portico/checkpoint/manifest.py", "examine", error="unreadable", reason="the system's error"),
+    Ours(
+        "portico/checkpoint/manifest.py",
+        "_refuse_names_elsewhere",
+        reason="files of a model that name others outside of its folder: SECURITY.md says that none is read",
+    ),
+    Ours("portico/compat/lightning.py", "_without_steering", reason="the user's own exception, raised again"),
+    Ours("portico/loop/evaluation.py", "run_evaluation", reason="the user's own exception, raised again"),
+    Ours("portico/loop/run.py", "fit", "", error="error.original", reason="the user's own exception, raised again"),
+    Ours("portico/loop/run.py", "fit", "ended before its first step", reason="callbacks of Lightning"),
+    Ours(
+        "portico/loop/metrics.py",
+        "_refuse_scores_of_classes",
+        reason="metrics of torchmetrics as `compute_metrics`, which only portico takes",
+    ),
+    Named(
+        "portico/distributed/loaders.py",
+        "until_end",
+        page="docs/concepts/bit_identical.md",
+        sentence="A dataset or a collator that raises `StopIteration`",
+    ),
     Ours("portico/checkpoint/writer.py", "_refuse_link", reason="the folder in which portico completes checkpoints"),
     Ours(
         "portico/checkpoint/resume.py",
@@ -1182,7 +1208,6 @@ OURS = (
         reason="models on the meta device, whose parts portico reads from a folder; transformers cannot move them",
     ),
     Ours("portico/checkpoint/writer.py", "refuse_unwritable", reason="the system's error, before the training"),
-    Ours("portico/checkpoint/writer.py", "naming_full_disk", reason="the system's error, with the name of the file"),
     Ours("portico/hub.py", reason="the hub's own error, and folders that commands name"),
     Ours("portico/loop/module.py", "BackwardPass", reason="an accelerator that was replaced by one without backward"),
     Ours(

@@ -85,7 +85,7 @@ def save_weights(
 def _save_pretrained(model: nn.Module, folder: str, state_dict: dict[str, Any] | None) -> None:
     # A progress bar over one file would break the progress bar of the training.
     size = _num_bytes(model.state_dict() if state_dict is None else state_dict)
-    staged = staged_folder(Path(folder), keeping=[_CARD], weights=SAFE_WEIGHTS_NAME, size=size)
+    staged = staged_folder(Path(folder), keeping=[_CARD], weights="model.safetensors", size=size)
     with _without_progress_bars(), _not_gathering(model), staged as staging:
         cast(PreTrainedModel, model).save_pretrained(staging, state_dict=state_dict)
         if isinstance(model, PreTrainedModel):

@@ -1,7 +1,6 @@
 """The report of a sweep: a table of its jobs, ``sweep.json`` and ``sweep.html``."""
 
 import errno
-import fcntl
 import json
 import os
 import shlex
@@ -40,6 +39,7 @@ from portico.errors import InputError, exit_with_error, is_first_process
 from portico.report.page import REPORT_PAGE
 from portico.report.sweep_page import shown_value, sweep_page, sweep_results
 from portico.report.terminal import plain_console
+from portico.trust import disk
 from portico.trust.disk import read_text, remove_detour, remove_stale_staging, write_text
 from portico.trust.names import TARGET
 
@@ -368,19 +368,15 @@ def _claim(folder: Path, *, shared: bool) -> int | None:
 
     Ends the command if another sweep runs there; Hydra would turn an error of a callback into a warning.
     """
-    with suppress(OSError):  # a folder that cannot be made is named when the first job needs it
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            exit_with_error(
-                f"Another sweep is running in '{folder}'; wait until it has ended, or choose another folder with "
-                "hydra.sweep.dir=<folder>."
-            )
-        return descriptor
-    return None
+    try:
+        return disk.lock_folder(folder, shared=shared)
+    except BlockingIOError:
+        exit_with_error(
+            f"Another sweep is running in '{folder}'; wait until it has ended, or choose another folder with "
+            "hydra.sweep.dir=<folder>."
+        )
+    except OSError:  # a folder that cannot be made is named when the first job needs it
+        return None
 
 
 @contextmanager

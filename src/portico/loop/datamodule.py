@@ -198,6 +198,15 @@ class TrainerDataModule(pl.LightningDataModule):
         makers = {name: partial(make_loader, data) for name, data in sets.items()}
         return [EvaluationFeed(make(), limit, limited_by, name, renew=make) for name, make in makers.items()]
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is set up, and by which loaders, holds in this process only.
+        return {name: value for name, value in vars(self).items() if name not in ("_stages", "_sources")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._stages = WeakKeyDictionary()
+        self._sources = WeakKeyDictionary()
+
     # The user's own data modules
 
     def adopt(self, data: Any, description: str) -> Any:

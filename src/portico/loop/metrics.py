@@ -321,7 +321,8 @@ def _check_torch_metric(metric: Metric, trainer: "TrainerHooks") -> None:
     if _TOKEN_HEADS.search(head) and getattr(metric, "ignore_index", -100) != -100:
         hf_compat.logger.warning_once(
             f"`compute_metrics` holds {name} with `ignore_index={metric.ignore_index}`, but the labels of {head} are "
-            f"padded with -100; give {name} with `ignore_index=-100`."
+            f"padded with -100; give {name} with `ignore_index=-100`.",
+            stacklevel=2,
         )
 
 
@@ -347,7 +348,8 @@ def _check_classes(metric: Metric, form: str, trainer: "TrainerHooks") -> None:
     if form == _CLASSES_SECOND and num_classes != num_scores:
         hf_compat.logger.warning_once(
             f"`compute_metrics` holds {name} with `num_classes={num_classes}`, but {head} has {num_scores} scores; "
-            f"set `num_classes={num_scores}`, or convert the logits in `preprocess_logits_for_metrics`."
+            f"set `num_classes={num_scores}`, or convert the logits in `preprocess_logits_for_metrics`.",
+            stacklevel=2,
         )
     # Without a `problem_type` the labels decide whether a sequence has one label or several.
     problem = config.problem_type if is_of_labels else None
@@ -356,10 +358,12 @@ def _check_classes(metric: Metric, form: str, trainer: "TrainerHooks") -> None:
         hf_compat.logger.warning_once(
             f"`compute_metrics` holds {name}, which takes one score for each label, but {head} has {num_scores}; give "
             f"a multiclass metric with `num_classes={num_scores}`, or convert the logits in "
-            "`preprocess_logits_for_metrics`."
+            "`preprocess_logits_for_metrics`.",
+            stacklevel=2,
         )
     if problem == "multi_label_classification" and form == _CLASSES_SECOND:
         hf_compat.logger.warning_once(
             f"`compute_metrics` holds {name}, which takes one label for each example, but {head} has "
-            f"`problem_type='multi_label_classification'`; give a multilabel metric with `num_labels={num_scores}`."
+            f"`problem_type='multi_label_classification'`; give a multilabel metric with `num_labels={num_scores}`.",
+            stacklevel=2,
         )

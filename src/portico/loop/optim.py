@@ -153,7 +153,8 @@ def schedule_new_groups(scheduler: "Scheduler | None", optimizer: torch.optim.Op
     Their rate is what it is now: the schedule is a factor of it from here on. Most schedulers of torch fail at their
     next step when there are new groups.
     """
-    rates = getattr(scheduler, "base_lrs", None)
+    is_of_optimizer = getattr(scheduler, "optimizer", optimizer) is optimizer
+    rates = getattr(scheduler, "base_lrs", None) if is_of_optimizer else None
     new = optimizer.param_groups[len(rates) :] if rates is not None else []
     if not new:
         return

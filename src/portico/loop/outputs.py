@@ -231,7 +231,9 @@ class OutputBuffer:
         if self._only is None and self._columns.keys() < outputs.keys() and isinstance(tensors, Mapping):
             # As transformers does: later batches may have more outputs than the first, which are left out.
             more = sorted(set(outputs) - set(self._columns))
-            logger.warning_once(f"The first batch of an evaluation had no output {', '.join(more)}: it is left out.")
+            logger.warning_once(
+                f"The first batch of an evaluation had no output {', '.join(more)}: it is left out.", stacklevel=2
+            )
             outputs = {name: outputs[name] for name in self._columns}
         if self._only is not None or outputs.keys() != self._columns.keys():
             raise InputError(

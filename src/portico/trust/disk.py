@@ -175,6 +175,23 @@ def owned(folder: Path) -> Iterator[None]:
             _owning.discard(opened)
 
 
+def lock_folder(folder: Path, *, shared: bool = False) -> int:
+    """Make a folder, lock it, alone or ``shared``, and return its descriptor, which keeps the lock until it is closed.
+
+    Raises:
+        BlockingIOError: If another process has locked it otherwise.
+        OSError: If the folder cannot be made, or the file system has no locks.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def _own_nothing() -> None:
     """Close the folders in a forked process, such as a worker of a loader, which may live longer than the owner."""
     while _owning:

@@ -523,7 +523,7 @@ WITH_MODULE = {
     "ProgressBar": lambda folder: of_lightning.ProgressBar(),
     "RichModelSummary": lambda folder: of_lightning.RichModelSummary(),
     "RichProgressBar": lambda folder: of_lightning.RichProgressBar(),
-    "SpikeDetection": lambda folder: of_lightning.SpikeDetection(exclude_batches_path=folder),
+    "SpikeDetection": lambda folder: of_lightning.SpikeDetection(exclude_batches_path=folder, atol=1e9, rtol=1e9),
     "StochasticWeightAveraging": lambda folder: of_lightning.StochasticWeightAveraging(
         1e-3, swa_epoch_start=1, annealing_epochs=2
     ),
