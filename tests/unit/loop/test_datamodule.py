@@ -2,15 +2,17 @@ import gc
 import inspect
 import logging
 import multiprocessing
+import re
 import sys
 from collections import Counter
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
 import torch
 import transformers
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.core.hooks import DataHooks
+from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 import portico
@@ -459,15 +461,50 @@ def test_data_module_changes_batches_on_the_device_as_under_lightning(tmp_path):
     assert trainer.evaluate()["eval_loss"] == expected.evaluate(DataLoader(Points(4), 4))["eval_loss"]
 
 
+# All methods of a module that a subclass may override, but those of a trainer's model: `forward`, and torch's own.
+MODULE_HOOKS = sorted(
+    name
+    for kind in (CheckpointHooks, DataHooks, ModelHooks, pl.LightningModule)
+    for name, method in vars(kind).items()
+    if inspect.isfunction(method) and not name.startswith("_") and name != "forward"
+)
+
+
 def test_hooks_of_a_lightning_module_that_is_the_model_are_named(tmp_path, caplog):
-    class Own(PlainLine):
+    called = []
+
+    class Own(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = Line()
+
         def forward(self, x, labels=None):
             return self.model(x, labels)
 
-    assert toy_trainer(tmp_path, parts={"model": Own()}).train().global_step == 10
-    assert "`configure_optimizers`, `predict_step`, `test_step`, `training_step`, `validation_step` of `Own`" in (
-        caplog.text
+    def noting(name):
+        return lambda self, *args, **kwargs: called.append(name)
+
+    for name in MODULE_HOOKS:
+        setattr(Own, name, noting(name))
+    trainer = toy_trainer(tmp_path, parts={"model": Own()}, eval_strategy="epoch", save_strategy="epoch")
+    assert trainer.train().global_step == 10
+    trainer.predict(Points(4))
+    trainer.train(resume_from_checkpoint=True)
+    assert called == []
+    (warning,) = [record.message for record in caplog.records if "`model` is a LightningModule" in record.message]
+    assert warning.count("`") == 2 * (3 + len(MODULE_HOOKS))
+    assert {name for name in MODULE_HOOKS if f"`{name}`" not in warning} == set()
+
+
+def test_guide_says_what_becomes_of_every_hook():
+    guide = (Path(__file__).parents[3] / "docs/guides/from_lightning.md").read_text()
+    of_data, of_module = (
+        re.findall("`(.*?)`", " ".join(row.split("|")[1] for row in table.split("\n\n")[0].splitlines()[1:]))
+        for table in re.split(r"\| Hook of a `Lightning\w*Module` ", guide)[1:]
     )
+    assert sorted(of_data) == DATA_HOOKS
+    # What is no hook has a row of all others.
+    assert set(of_module) <= set(MODULE_HOOKS)
 
 
 def test_several_loaders_of_a_data_module_are_evaluated_by_number(tmp_path):

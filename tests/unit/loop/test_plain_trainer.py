@@ -538,6 +538,10 @@ REFUSED = {
     "GradientAccumulationScheduler": lambda: of_lightning.GradientAccumulationScheduler({1: 2}),
     "LearningRateFinder": lambda: of_lightning.LearningRateFinder(),
 }
+# `lightning_callbacks` refuses these two too: the first anneals the rate of the schedule, the second saves as
+# `save_strategy` does.
+NOT_WITH_FACADE = ("OnExceptionCheckpoint", "StochasticWeightAveraging")
+WITH_FACADE = {name: make for name, make in WITH_MODULE.items() if name not in NOT_WITH_FACADE}
 
 
 def plain_arguments():
@@ -557,17 +561,33 @@ def fitted(module, callback, folder, *data):
     return plain, {name: value.tolist() for name, value in module.model.state_dict().items()}, names, files
 
 
-def test_every_callback_of_lightning_is_in_one_of_the_tables():
-    assert sorted(of_lightning.__all__) == sorted([*WITH_MODULE, *REFUSED])
+def guide_rows(head):
+    """Return the cells of the guide's table whose head row begins with ``head``."""
     guide = (Path(__file__).parents[3] / "docs/guides/from_lightning.md").read_text()
-    assert {name for name in of_lightning.__all__ if f"| `{name}`" not in guide} == set()
+    table = guide.split(f"| {head} |")[1].split("\n\n")[0]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
 
 
-@pytest.mark.filterwarnings("ignore:SWA is currently only supported every epoch")
-@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
-@pytest.mark.filterwarnings(r"ignore:`.fit\(ckpt_path=None\)` was called without a model")
-@pytest.mark.filterwarnings('ignore:.fit\\(ckpt_path="last"\\) is set')
-@pytest.mark.filterwarnings("ignore:When using the `ThroughputMonitor`")
+def test_guide_says_what_becomes_of_every_callback_of_lightning():
+    assert sorted(of_lightning.__all__) == sorted([*WITH_MODULE, *REFUSED])
+    rows = {name.strip("`"): (facade, own) for name, facade, own in guide_rows("Callback")}
+    assert sorted(rows) == sorted(of_lightning.__all__)
+    assert {name for name, (facade, _) in rows.items() if facade.startswith("works")} == {*WITH_FACADE}
+    assert {name for name, (facade, _) in rows.items() if facade.startswith("refused")} == {*REFUSED, *NOT_WITH_FACADE}
+    assert {name for name, (_, own) in rows.items() if own.startswith("works")} == {*WITH_MODULE}
+    assert {name for name, (_, own) in rows.items() if own.startswith("refused")} == {*REFUSED}
+
+
+ADVICE_OF_CALLBACKS = pytest.mark.filterwarnings(
+    "ignore:SWA is currently only supported every epoch",
+    "ignore:.*lr_scheduler.step:UserWarning",
+    r"ignore:`.fit\(ckpt_path=None\)` was called without a model",
+    'ignore:.fit\\(ckpt_path="last"\\) is set',
+    "ignore:When using the `ThroughputMonitor`",
+)
+
+
+@ADVICE_OF_CALLBACKS
 @pytest.mark.parametrize("name", sorted(WITH_MODULE))
 def test_callback_works_with_the_module_as_with_a_plain_one(name, tmp_path):
     train, dev = DataLoader(Points(), 2), DataLoader(Points(6, seed=1), 2)
@@ -584,6 +604,27 @@ def test_callback_works_with_the_module_as_with_a_plain_one(name, tmp_path):
     assert {one.split("/")[0] for one in expected[2]} <= {one.split("/")[0] for one in logged}
     assert runner.global_step == expected[0].global_step
     assert runner.current_epoch == expected[0].current_epoch
+
+
+@ADVICE_OF_CALLBACKS
+@pytest.mark.parametrize("name", sorted(WITH_FACADE))
+def test_callback_works_in_the_facade_as_in_lightning(name, tmp_path):
+    train, dev = DataLoader(Points(), 2), DataLoader(Points(6, seed=1), 2)
+    folders = tmp_path / "plain", tmp_path / "facade"
+    plain, expected, logged, files = fitted(Plain(), WITH_FACADE[name](folders[0]), folders[0], train, dev)
+    parts = {"model": TwoLines(), "train_dataset": train, "eval_dataset": dev}
+    parts |= {
+        "lightning_callbacks": [WITH_FACADE[name](folders[1])],
+        "loggers": [CSVLogger(folders[1], name="", version="")],
+    }
+    when = {"num_train_epochs": 4, "logging_steps": 2, "eval_strategy": "epoch", "save_strategy": "no"}
+    trainer = toy_trainer(tmp_path / "out", parts=parts, **when, **plain_arguments())
+    trainer.train()
+    assert {key: value.tolist() for key, value in trainer.model.state_dict().items()} == expected
+    assert sorted(path.name for path in folders[1].glob("*.ckpt")) == files
+    columns = (folders[1] / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {column.split("/")[0] for column in logged} <= {column.split("/")[0] for column in columns}
+    assert trainer.state.global_step == plain.global_step
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
