@@ -362,6 +362,13 @@ class IPUMixin(Trainer):
         if is_training:
             return {**outputs, "loss": outputs["loss"].float().mean()}
         if "loss" in outputs:
+            is_finite = outputs["loss"].isfinite()
+            if self.corrections.filters_losses and is_finite.any() and not is_finite.all():
+                self.corrections.warn(
+                    "eval_batch_means",
+                    "A micro-batch has a loss that is not finite, as if all of its labels are ignored, so `eval_loss` "
+                    "leaves out all micro-batches of its call",
+                )
             outputs["loss"] = evaluation_loss(
                 outputs["loss"],
                 inputs,

@@ -1,5 +1,7 @@
 """Sequence-to-sequence runs on IPUs, compared with those on the host."""
 
+import math
+
 import pytest
 import torch
 import transformers
@@ -120,6 +122,30 @@ def test_the_corrected_loss_is_the_mean_over_labels(tmp_path, iterations):
     trainer = ipu_seq2seq_trainer(tmp_path, config, parts={"compute_metrics": None}, **changes)
     # One batch of all rows.
     assert trainer.evaluate(rows)["eval_loss"] == pytest.approx(host.evaluate(rows)["eval_loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_micro_batch_of_ignored_labels_leaves_only_itself_out(tmp_path, caplog, iterations):
+    rows = labels_of_one_length(8)
+    for row in rows[2:4]:
+        row["labels"][:] = -100
+    host = on_the_host(tmp_path / "host", predict_with_generate=False)
+    host.data_collator = transformers.default_data_collator
+    host.compute_metrics = None
+    expected = host.evaluate(rows[:2] + rows[4:])["eval_loss"]
+    losses = {}
+    for changes in ({}, {"logging_nan_inf_filter": True}, {"corrections": "eval_batch_means"}):
+        config = IPUConfig(inference_device_iterations=iterations)
+        parts = {"compute_metrics": None}
+        trainer = ipu_seq2seq_trainer(tmp_path, config, parts=parts, predict_with_generate=False, **changes)
+        losses[(*changes, "")[0]] = trainer.evaluate(rows)["eval_loss"]
+    assert math.isnan(losses[""])
+    assert losses["corrections"] == pytest.approx(expected, abs=1e-5)
+    is_whole = losses["logging_nan_inf_filter"] == pytest.approx(expected, abs=1e-5)
+    assert is_whole == (iterations == 1)
+    assert ("leaves out all micro-batches of its call; set `corrections=['eval_batch_means']`" in caplog.text) == (
+        not is_whole
+    )
 
 
 def test_keywords_of_evaluate_take_precedence(tmp_path):
