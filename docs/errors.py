@@ -53,7 +53,7 @@ TOPICS = (
             "portico/seq2seq.py",
             "portico/trainer.py",
             "portico/compat/tree.py",
-            "portico/validation.py",
+            "portico/loop/validation.py",
         ),
     ),
     Topic(

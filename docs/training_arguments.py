@@ -1,7 +1,7 @@
 """The page of all training arguments; running it writes the page next to this file.
 
 What an argument does is said in the docstrings of the classes, what Lightning does with it below. Refused values and
-fields without effect are in :mod:`portico.validation`, the arguments of transformers 4 in :mod:`portico.deprecated`.
+fields without effect are in :mod:`portico.loop.validation`, arguments of transformers 4 in :mod:`portico.deprecated`.
 """
 
 import dataclasses

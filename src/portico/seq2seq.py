@@ -18,6 +18,7 @@ from portico.arguments import TrainingArguments
 from portico.compat.transformers import HFTrainingArguments, PredictionOutput
 from portico.distributed.deepspeed import EngineStrategy
 from portico.errors import InputError
+from portico.loop.core import TrainerCore
 from portico.trainer import Trainer
 from portico.trust.names import data_only, refuse_download
 
@@ -119,8 +120,30 @@ def padding_token(processing_class: "annotations.ProcessingClass | None", model:
     return int(token)
 
 
+class Seq2SeqCore(TrainerCore):
+    """Checks that a model can generate before a training that does so in its evaluations."""
+
+    def check_training(self) -> None:
+        super().check_training()
+        trainer = self.trainer
+        # An evaluation without metrics computes the loss and generates nothing; a subclass may override the step.
+        evaluates = trainer.args.eval_strategy != "no" and not trainer.args.prediction_loss_only
+        generates = trainer.args.predict_with_generate and evaluates and trainer.compute_metrics is not None
+        if generates and not self.overrides("prediction_step"):
+            _check_generation(trainer.model, trainer.processing_class)
+
+
+def _check_generation(model: nn.Module, processing_class: Any) -> None:
+    if not hasattr(model, "generate"):
+        raise InputError(
+            f"`predict_with_generate=True`, but {type(model).__name__} has no `generate`; give a model that "
+            "has it, such as one of `AutoModelForSeq2SeqLM`, or leave `predict_with_generate` out."
+        )
+    padding_token(processing_class, model)
+
+
 @data_only
-class Seq2SeqTrainer(Trainer):
+class Seq2SeqTrainer(Trainer, core=Seq2SeqCore):
     """The Hugging Face ``Seq2SeqTrainer`` on top of Lightning.
 
     With ``args.predict_with_generate`` the predictions of an evaluation are generated tokens, ``int64 [examples,
@@ -178,22 +201,6 @@ class Seq2SeqTrainer(Trainer):
             **options,
         )
         self._set_generation_config(self.model)
-
-    def _check_training(self) -> None:
-        super()._check_training()
-        # An evaluation without metrics computes the loss and generates nothing; a subclass may override the step.
-        evaluates = self.args.eval_strategy != "no" and not self.args.prediction_loss_only
-        is_overridden = type(self).prediction_step is not Seq2SeqTrainer.prediction_step
-        if self.args.predict_with_generate and evaluates and self.compute_metrics is not None and not is_overridden:
-            self._check_generation()
-
-    def _check_generation(self) -> None:
-        if not hasattr(self.model, "generate"):
-            raise InputError(
-                f"`predict_with_generate=True`, but {type(self.model).__name__} has no `generate`; give a model that "
-                "has it, such as one of `AutoModelForSeq2SeqLM`, or leave `predict_with_generate` out."
-            )
-        padding_token(self.processing_class, self.model)
 
     @staticmethod
     def load_generation_config(gen_config_arg: str | Path | GenerationConfig) -> GenerationConfig:
@@ -290,7 +297,7 @@ class Seq2SeqTrainer(Trainer):
         """
         if not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
-        self._check_generation()
+        _check_generation(self.model, self.processing_class)
         inputs = self._prepare_inputs(inputs)
         tokens = self._generate(inputs, gen_kwargs or self._gen_kwargs)
         config = settled_config(self.model)
@@ -308,7 +315,7 @@ class Seq2SeqTrainer(Trainer):
             for name, value in gen_kwargs.items()
             if value is not None or name not in ("num_beams", "max_length")
         }
-        strategy = self.lightning_trainer.strategy
+        strategy = self._core.lightning_trainer.strategy
         # With sharded weights a process that finishes early must keep running forward passes with the others.
         options.setdefault("synced_gpus", shards_weights(strategy))
         with whole_weights(strategy), self.accelerator.autocast():
@@ -339,5 +346,5 @@ class Seq2SeqTrainer(Trainer):
         self._gen_kwargs = generation_options(gen_kwargs, self.args)
         # transformers' `Seq2SeqTrainer` keeps the duplicates that fill the last batch, and the mean loss is weighted
         # accordingly.
-        corrected = "eval_duplicates" in self.corrections
+        corrected = "eval_duplicates" in self._core.corrections
         self.gather_function = self.accelerator.gather_for_metrics if corrected else self.accelerator.gather

@@ -20,28 +20,23 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, ca
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, Strategy
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 from torch import nn
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
     WEIGHTS_NAME,
-    PreTrainedTokenizerBase,
-    PrinterCallback,
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    enable_full_determinism,
-    set_seed,
 )
 
 from portico import deprecated, hp_search, hub, observers
-from portico.arguments import TrainingArguments, as_transformers_arguments, metric_key
+from portico.arguments import TrainingArguments, as_transformers_arguments
 from portico.checkpoint import resume, weights, writer
-from portico.checkpoint.background import BackgroundWriter
 from portico.checkpoint.engine_files import gathered_weights, lacks_weights, load_engine, save_engine
-from portico.checkpoint.manifest import STATE_FILE, refresh_manifest
+from portico.checkpoint.manifest import refresh_manifest
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import (
     averaged_weights,
@@ -64,52 +59,38 @@ from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.loaders import given_batch_size, move_to_device
 from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
-from portico.distributed.processes import call_in_workers, connect, connect_early
+from portico.distributed.processes import call_in_workers, connect_early
 from portico.distributed.sequence import sequence_sharing
-from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
+from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup, optim
+from portico.loop.core import TrainerCore
 from portico.loop.corrections import Corrections
 from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
-from portico.loop.evaluation import EvaluationSession, run_evaluation
+from portico.loop.evaluation import run_evaluation
 from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
 from portico.loop.module import TrainerModule
-from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, loss_of, set_training
-from portico.loop.plain_trainer import PlainTrainerBridge
+from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, set_training
 from portico.loop.plan import ResumePoint, RunPlan, limited_batches
 from portico.loop.run import (
-    EventBridge,
-    TrainingRun,
-    averaging_callbacks,
-    build_lightning_trainer,
-    fit,
     fresh_state,
     log_overridden_arguments,
-    log_training_start,
 )
-from portico.trust.disk import read_text, replaced, staged_folder, write_text
-from portico.trust.files import save_tensors
-from portico.trust.names import data_only, made_part
-from portico.validation import (
+from portico.loop.validation import (
     Parts,
-    check_best_metric,
     check_callback,
     check_collator,
-    check_examples,
     check_lightning_kwargs,
-    check_loss_function,
-    check_optimizers,
     check_part_kinds,
     check_parts,
     prepare_arguments,
-    refuse_empty,
-    refuse_unsavable,
     refuse_unsuitable_hooks,
-    refuse_untrainable,
-    refuse_untrainable_quantized,
     warn_of_misspelt_hooks,
 )
+from portico.trust.disk import read_text, staged_folder, write_text
+from portico.trust.files import save_tensors
+from portico.trust.names import data_only, made_part
 
 if TYPE_CHECKING:
     from portico.compat.annotations import (
@@ -131,15 +112,6 @@ if TYPE_CHECKING:
 
 
 _OMITTED: Any = object()
-# Methods of a subclass that may read the optimizer in a way that only it knows.
-_MAKERS_OF_OPTIMIZERS = (
-    "create_optimizer",
-    "create_optimizer_and_scheduler",
-    "create_scheduler",
-    "get_optimizer_cls_and_kwargs",
-)
-# The constructor's names for the data that a loader is made of.
-_DATA_ARGUMENTS = {"training": "train_dataset", "evaluation": "eval_dataset"}
 
 
 def _run_state(name: str) -> Any:
@@ -148,14 +120,20 @@ def _run_state(name: str) -> Any:
     Overrides written for ``transformers.Trainer`` read and write the sums of a run on the trainer.
     """
     return property(
-        lambda trainer: getattr(trainer.module.run, name),
-        lambda trainer, value: setattr(trainer.module.run, name, value),
+        lambda trainer: getattr(trainer._core.module.run, name),
+        lambda trainer, value: setattr(trainer._core.module.run, name, value),
     )
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 SomeTrainer = TypeVar("SomeTrainer", bound="Trainer")
+
+
+def _joined_core(cores: list[type[TrainerCore]]) -> type[TrainerCore]:
+    """Return a class of cores that has what each of ``cores`` has, for a trainer with several bases."""
+    kinds = [kind for kind in dict.fromkeys(cores) if sum(issubclass(core, kind) for core in set(cores)) == 1]
+    return kinds[0] if len(kinds) == 1 else type(kinds[0].__name__, tuple(kinds), {})
 
 
 def _unpack(pair: Any) -> Any:
@@ -165,16 +143,17 @@ def _unpack(pair: Any) -> Any:
 def run_in_workers(method: Callable[Concatenate[SomeTrainer, P], R]) -> Callable[Concatenate[SomeTrainer, P], R]:
     """Make a trainer method run in worker processes if the strategy launches workers for each call.
 
-    The first worker sends back the result, the model's weights and the attributes in ``_carried_from_workers``; other
+    The first worker sends back the result, the model's weights and the attributes that its core names; other
     changes that user code makes in a worker, for example to callbacks, are lost. An error in a worker is raised here.
     """
 
     @functools.wraps(method)
     def run(trainer: SomeTrainer, *args: P.args, **kwargs: P.kwargs) -> R:
-        if "lightning_trainer" not in trainer.__dict__:
+        core = trainer._core
+        if core.lightning_trainer is None:
             # The trainer was pickled, for example into a trial of Ray Tune.
-            trainer._use_lightning_trainer()
-        strategy = trainer.lightning_trainer.strategy
+            core.use_lightning_trainer()
+        strategy = core.lightning_trainer.strategy
         if not launches_workers(strategy):
             return method(trainer, *args, **kwargs)
         call = partial(_call_in_worker, trainer, partial(run, trainer, *args, **kwargs))
@@ -195,9 +174,9 @@ def _call_in_worker(
     trainer: "Trainer", call: Callable[[], R]
 ) -> tuple[R, dict[str, object], dict[str, torch.Tensor] | None]:
     """Return the result of ``call`` with the trainer's attributes and weights, which only the first worker sends."""
-    trainer._enter_worker()
+    trainer._core.enter_worker()
     result = call()
-    attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
+    attributes = {name: getattr(trainer, name) for name in trainer._core.carried_from_workers}
     weights = None
     if trainer.model is not None and trainer.args.local_process_index == 0:
         weights = {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}
@@ -265,7 +244,20 @@ class Trainer:
     args: TrainingArguments
     model: nn.Module
     model_wrapped: nn.Module
-    lightning_trainer: pl.Trainer
+    model_init: Callable[..., nn.Module] | None
+    data_collator: Any
+    train_dataset: Any
+    eval_dataset: Any
+    processing_class: "ProcessingClass | None"
+    label_names: list[str]
+    label_smoother: Any
+    can_return_loss: bool
+    model_accepts_loss_kwargs: bool
+    is_model_parallel: bool
+    place_model_on_device: bool
+    current_gradient_accumulation_steps: int
+    _train_batch_size: int
+    _loss_shifts_labels: bool
     # Any object with the right methods: some libraries' optimizers and schedulers do not inherit from torch's.
     optimizer: Any
     lr_scheduler: Any
@@ -283,12 +275,9 @@ class Trainer:
     compute_objective: Callable[[dict[str, float]], Any]
     objective: Any = None
     _signature_columns: list[str] | None = None
-    # Attributes that a worker process returns to the script that called `train()`.
-    _carried_from_workers: tuple[str, ...] = ("state", "control", "model_preparation_time")
     # Sums of the current run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
     _tr_loss = _run_state("tr_loss")
     _total_loss_scalar = _run_state("total_loss_scalar")
-    _last_checkpoint: Path | None = None
     _globalstep_last_logged = _run_state("globalstep_last_logged")
     _initial_global_step = _run_state("initial_global_step")
     _initial_num_input_tokens_seen = _run_state("initial_num_input_tokens_seen")
@@ -300,9 +289,9 @@ class Trainer:
     _created_lr_scheduler = False
     # An older name, defined by `with_older_names`.
     prediction_loop: Callable[..., EvalLoopOutput]
-    # Whether metrics get what the model returns, and not what post-processing makes of it.
-    scores_logits = True
     current_flos: float = 0
+    _core: TrainerCore
+    __core_class: type[TrainerCore] = TrainerCore
     # In seconds, of an evaluation before any training; it stays in the metrics of later ones, as in transformers.
     model_preparation_time: float | None = None
 
@@ -339,110 +328,46 @@ class Trainer:
         # transformers unpacks both, whatever holds them.
         optimizers, optimizer_cls_and_kwargs = map(_unpack, (optimizers, optimizer_cls_and_kwargs))
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
-        self._lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
+        lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
-        self.corrections = Corrections(self)
-        self._background = BackgroundWriter()
-        self._seed_everything()
         options = observers.options()
         added = [made_part(one) for one in options.callbacks]
         added_loggers = [model_setup.made_logger(one, self.args.output_dir) for one in options.loggers]
         callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
-        self._lightning_parts: dict[str, list[Any]] = {
-            "callbacks": [*(lightning_callbacks or []), *(one for one in added if isinstance(one, Callback))],
-            "loggers": [*(loggers or []), *added_loggers],
-            "plugins": list(plugins or []),
-        }
+        self._core = self.__core_class(
+            self,
+            lightning_kwargs,
+            callbacks=[*(lightning_callbacks or []), *(one for one in added if isinstance(one, Callback))],
+            loggers=[*(loggers or []), *added_loggers],
+            plugins=list(plugins or []),
+        )
+        self._core.seed_everything()
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
         self._memory_tracker = hf_compat.TrainerMemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start()
         self.is_in_train = False
         self.model = model  # type: ignore[assignment]  # None until `model_init` has made one
-        self._use_lightning_trainer()
-        connect_early(self.lightning_trainer.strategy)
+        self._core.use_lightning_trainer()
+        connect_early(self._core.lightning_trainer.strategy)
         self.create_accelerator_and_postprocess()
-        self._init_model(model, model_init)
+        self._core.adopt_model(model, model_init)
         processing_class = deprecated.newer_processing_class(processing_class, tokenizer)
-        self._init_data(data_collator, train_dataset, eval_dataset, processing_class)
+        self._core.adopt_data(data_collator, train_dataset, eval_dataset, processing_class)
         self.compute_loss_func = compute_loss_func
         self.compute_metrics = compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizer, self.lr_scheduler = optimizers
-        self._trained_shapes: dict[str, torch.Size] = {}  # of the parameters, in the last training
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.neftune_noise_alpha = self.args.neftune_noise_alpha
         self._validate_args()
-        self._init_callbacks_and_state(callbacks)
+        self._core.start_callbacks(callbacks)
         self._memory_tracker.stop_and_update_metrics()
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, core: type[TrainerCore] | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
+        cores = [base.__core_class for base in cls.__bases__ if issubclass(base, Trainer)]
+        cls.__core_class = core or _joined_core(cores)
         deprecated.adapt_overrides(cls, Trainer)
-
-    def _seed_everything(self) -> None:
-        if self.args.full_determinism:
-            enable_full_determinism(self.args.seed)
-        else:
-            set_seed(self.args.seed)
-
-    def _init_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
-        self.model_init = model_init
-        self.model = self.call_model_init() if model is None else model
-        refuse_untrainable_quantized(self.model)
-        self.is_model_parallel = model_setup.has_device_map(self.model, self.args.device)
-        strategy = self.lightning_trainer.strategy
-        is_whole = not (self.is_model_parallel or getattr(strategy, "places_model", False))
-        placed = self.args.place_model_on_device
-        self.place_model_on_device = is_whole if placed is None else placed
-        # An evaluation in half precision casts the model first, which halves the bytes to move.
-        if full_evaluation_dtype(self.args) is None:
-            self.move_model_to_its_device()
-        self.model_wrapped = self.model
-        # Below PEFT's adapters, whose signature and class name say nothing about labels.
-        base, unwrapped = map(hf_compat.unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
-        given = self.args.label_names
-        self.label_names = hf_compat.find_labels(type(base)) if given is None else given
-        self.can_return_loss = bool(hf_compat.can_return_loss(type(base)))
-        self.model_accepts_loss_kwargs = hf_compat.accepts_loss_kwargs(unwrapped)
-        self._loss_shifts_labels = model_setup.loss_shifts_labels(base)
-        self.label_smoother = model_setup.label_smoother(self.args, self.model)
-        self.module = TrainerModule(self.model, self)
-
-    def _init_data(
-        self,
-        data_collator: "DataCollator | None",
-        train_dataset: "Examples | None",
-        eval_dataset: "EvalExamples | None",
-        processing_class: "ProcessingClass | None",
-    ) -> None:
-        self.data_collator = model_setup.default_collator(processing_class) if data_collator is None else data_collator
-        self.processing_class = processing_class
-        self.datamodule = TrainerDataModule(self)
-        self.train_dataset = self.datamodule.adopt(train_dataset, "training")
-        self.eval_dataset = self.datamodule.adopt(eval_dataset, "evaluation")
-
-    def _init_callbacks_and_state(self, callbacks: "Callbacks | None") -> None:
-        every = [*model_setup.default_callbacks(self), *(callbacks or [])]
-        self.callback_handler = hf_compat.CallbackHandler(
-            every, self.model, self.processing_class, self.optimizer, self.lr_scheduler
-        )
-        if self.args.disable_tqdm:
-            self.add_callback(PrinterCallback)
-        elif not any(isinstance(one, ProgressBar) for one in self._lightning_parts["callbacks"]):
-            self.add_callback(model_setup.progress_callback())
-        if self.args.push_to_hub:
-            self.init_hf_repo()
-        if self.args.should_save:
-            writer.make_run_folder(self.args.output_dir)
-        self.control = TrainerControl()
-        self.state = fresh_state(self)
-        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self._train_batch_size = given_batch_size(self.train_dataset) or self.args.train_batch_size
-        self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
-        # As in transformers 5.23: keys and values cached by a decoder are not used in training.
-        config: Any = getattr(self.model, "config", None)
-        if config is not None:
-            config.use_cache = self.args.use_cache
 
     def _validate_args(self) -> None:
         if hasattr(self.data_collator, "collate_batch"):  # of transformers 2, which its constructor refuses
@@ -460,48 +385,25 @@ class Trainer:
                 optimizer=self.optimizer,
                 lr_scheduler=self.lr_scheduler,
                 optimizer_cls_and_kwargs=self.optimizer_cls_and_kwargs,
-                strategy=self.lightning_trainer.strategy,
+                strategy=self._core.lightning_trainer.strategy,
                 even_batches=self.accelerator.dataloader_config.even_batches,
-                runs_backward_in_step=self.runs_backward_in_step,
+                runs_backward_in_step=self._core.runs_backward_in_step,
                 reads_eval_dataset=evaluates
-                and not self._overrides("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate"),
+                and not self._core.overrides("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate"),
             )
         )
         log_overridden_arguments(self)
 
-    def _check_training(self) -> None:
-        """Refuse what only a training reads; methods of a subclass may read it otherwise."""
-        refuse_untrainable(self.args)
-        if not self._overrides("compute_loss", "training_step"):
-            check_loss_function(self.compute_loss_func)
-        if not self._overrides("_save", "save_model", "_save_checkpoint"):
-            refuse_unsavable(self.processing_class, self.args)
-        if not self._overrides(*_MAKERS_OF_OPTIMIZERS):
-            check_optimizers(self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs)
-
-    def _overrides(self, *names: str) -> bool:
-        """Return whether a subclass outside of portico defines one of the methods ``names``."""
-        return any(not getattr(type(self), name).__module__.startswith("portico.") for name in names)
-
-    def _adds_metrics(self) -> bool:
-        """Return whether code of the user may add metrics to those of the evaluation of each set."""
-        kinds = [type(callback) for callback in self.callback_handler.callbacks]
-        users = [kind for kind in kinds if not kind.__module__.startswith(("portico.", "transformers."))]
-        events = [getattr(kind, "on_evaluate", None) for kind in users]
-        return self._overrides("evaluate", "_evaluate") or any(
-            event is not TrainerCallback.on_evaluate for event in events
-        )
-
     def create_accelerator_and_postprocess(self) -> None:
         """Create ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
-        self.accelerator = Accelerator(self._current_strategy, dataloader_config(self.args))
+        self.accelerator = Accelerator(self._core.current_strategy, dataloader_config(self.args))
         self.accelerator.start(accelerator_settings(self.args)["gradient_accumulation_kwargs"])
         # Applies to the first evaluation only: as in transformers 5.23, `evaluation_loop` ends by resetting
         # `gather_function` to the plain method.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        strategy = self.lightning_trainer.strategy
+        strategy = self._core.lightning_trainer.strategy
         self.is_deepspeed_enabled = isinstance(strategy, DeepSpeedStrategy | EngineStrategy)
         self.is_fsdp_enabled = isinstance(strategy, FSDPStrategy | ShardedStrategy)
 
@@ -516,15 +418,6 @@ class Trainer:
         return self._get_dataloader(
             self.train_dataset, "training", self._train_batch_size, self._get_train_sampler, is_training=True
         )
-
-    @contextlib.contextmanager
-    def batches_of(self, size: int) -> Iterator[None]:
-        """Make ``get_train_dataloader`` return batches of ``size`` examples inside the block."""
-        before, self._train_batch_size = self._train_batch_size, size
-        try:
-            yield
-        finally:
-            self._train_batch_size = before
 
     def get_eval_dataloader(self, eval_dataset: "str | EvalExamples | None" = None) -> "Loader":
         """Return a loader over ``eval_dataset``, given as examples or by name; by default the trainer's set."""
@@ -572,34 +465,18 @@ class Trainer:
         dataloader_key: str | None = None,
     ) -> "Loader":
         if isinstance(dataset, DataLoader):
-            given: Any = self.accelerator.prepare(self.datamodule.given_loader(dataset, description))
+            given: Any = self.accelerator.prepare(self._core.datamodule.given_loader(dataset, description))
             given.own_batch_size = given_batch_size(dataset) or 0
-            given.transfer = self.datamodule.transfer_of(dataset)
+            given.transfer = self._core.datamodule.transfer_of(dataset)
             return given
-        loader = self._build_loader(
+        loader = self._core.build_loader(
             dataset, description=description, batch_size=batch_size, sampler_fn=sampler_fn, is_training=is_training
         )
         return self.accelerator.prepare(loader)
 
-    def _build_loader(self, dataset: "Examples", *, description: str, **options: Any) -> "DataLoader[Any]":
-        """Return an unprepared loader over the columns of ``dataset`` that the model accepts."""
-        # Checked here, and not in the constructor: a subclass may make its loaders of anything.
-        check_examples(_DATA_ARGUMENTS.get(description.lower(), f"{description}_dataset"), dataset)
-        is_indexed = hf_compat.has_length(dataset) and not self._overrides("_get_train_sampler")
-        if options.get("is_training") and is_indexed and len(dataset) == 0:
-            raise InputError("`train_dataset` is empty; give examples, or look at what selected them.")
-        collator = self.data_collator
-        check_collator(collator)
-        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
-            dataset = self._remove_unused_columns(dataset, description=description)
-        else:
-            collator = self._get_collator_with_removed_columns(collator, description=description)
-        dataset, collator = self.batched_alike(dataset, collator)
-        return self.datamodule.build_loader(dataset, description=description, collate_fn=collator, **options)
-
     def _get_train_sampler(self, train_dataset: "Examples | None" = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        if overfits(self.lightning_trainer) and has_length(dataset):
+        if overfits(self._core.lightning_trainer) and has_length(dataset):
             # The same batches in every epoch.
             return SequentialSampler(dataset)
         return train_sampler(
@@ -619,7 +496,7 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return dataset
         self._set_signature_columns_if_needed()
-        return self.datamodule.remove_unused_columns(dataset, description, taken=self._signature_columns or [])
+        return self._core.datamodule.remove_unused_columns(dataset, description, taken=self._signature_columns or [])
 
     def _get_collator_with_removed_columns(
         self, data_collator: "DataCollator", description: str | None = None
@@ -627,11 +504,7 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return data_collator
         self._set_signature_columns_if_needed()
-        return self.datamodule.removing_collator(data_collator, description, taken=self._signature_columns or [])
-
-    def batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
-        """Return data and collator for a loader; a subclass may return a faster pair that makes the same batches."""
-        return dataset, data_collator
+        return self._core.datamodule.removing_collator(data_collator, description, taken=self._signature_columns or [])
 
     # ---- Optimizer & Scheduler & Learning rate ----
 
@@ -680,19 +553,14 @@ class Trainer:
 
     def get_learning_rates(self) -> list[float]:
         """Return the learning rate of every parameter group."""
-        return [group["lr"] for group in self._existing_optimizer().param_groups]
+        return [group["lr"] for group in self._core.existing_optimizer().param_groups]
 
     def get_optimizer_group(self, param: torch.Tensor | None = None) -> Any:
         """Return the parameter group of ``param``; without ``param``, the parameters of every group."""
-        groups = self._existing_optimizer().param_groups
+        groups = self._core.existing_optimizer().param_groups
         if param is None:
             return [group["params"] for group in groups]
         return next((group for group in groups if any(member is param for member in group["params"])), None)
-
-    def _existing_optimizer(self) -> torch.optim.Optimizer:
-        if self.optimizer is None:
-            raise InputError("There is no optimizer yet; call `train()` or `create_optimizer()` first.")
-        return self.optimizer
 
     def _get_learning_rate(self) -> float:
         scheduler: Any = self.lr_scheduler
@@ -702,40 +570,6 @@ class Trainer:
         else:
             rate = scheduler.get_last_lr()[0]
         return rate.item() if isinstance(rate, torch.Tensor) else rate
-
-    def renew_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Create the optimizer and the scheduler of a run, unless the trainer has them; pass both to the callbacks."""
-        if self._created_lr_scheduler:
-            # The scheduler of an earlier run has counted the steps of that run.
-            self.lr_scheduler = None
-            self._created_lr_scheduler = False
-        if isinstance(self.lightning_trainer.strategy, EngineStrategy):
-            self.start_engine(num_training_steps)
-        else:
-            self.create_optimizer_and_scheduler(num_training_steps)
-            optim.drop_misfit_states(self.optimizer, self.model, self._trained_shapes)
-            self._trained_shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
-        for name in ("model", "optimizer", "lr_scheduler"):
-            setattr(self.callback_handler, name, getattr(self, name))
-
-    def start_engine(self, num_training_steps: int | None = None) -> None:
-        """Start the engine of the strategy for a training, which ends an earlier one, or for evaluations only."""
-        strategy: Any = self.lightning_trainer.strategy
-        if num_training_steps is None:
-            if self.deepspeed is None:
-                strategy.start_inference(self.model)
-                self.deepspeed = self.model_wrapped = strategy.wrapped_model
-            return
-        if self.deepspeed is not None:
-            self.deepspeed.destroy()  # its hooks would stay on the model
-        self.optimizer = self.lr_scheduler = None
-
-        def make_scheduler(optimizer: torch.optim.Optimizer) -> "Scheduler":
-            return self.create_scheduler(num_training_steps, optimizer)
-
-        parts = strategy.start_engine(self.model, num_training_steps, self.create_optimizer, make_scheduler)
-        self.optimizer, self.lr_scheduler = parts
-        self.deepspeed = self.model_wrapped = strategy.wrapped_model
 
     # ---- Training ----
 
@@ -762,13 +596,13 @@ class Trainer:
         """
         for observer in observers.active:
             resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
-        self._check_training()
+        self._core.check_training()
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
             if self.args.save_strategy != "no":
                 writer.refuse_unwritable(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
-        if checkpoint is not None and is_fast_dev_run(self.lightning_trainer):
+        if checkpoint is not None and is_fast_dev_run(self._core.lightning_trainer):
             raise InputError(
                 "`fast_dev_run` takes the first steps of a run, which a checkpoint has behind it; leave "
                 "`resume_from_checkpoint` out."
@@ -776,7 +610,7 @@ class Trainer:
         self._memory_tracker.start()
         self.is_in_train = True
         try:
-            self._renew_model(trial)
+            self._core.renew_model(trial)
             prepared = model_setup.prepared_for_training(self.model, self.args, self.neftune_noise_alpha)
             with prepared, hub.quiet_uploads(self.args):
                 self._hp_search_setup(trial)
@@ -796,19 +630,6 @@ class Trainer:
         finally:
             self.is_in_train = False
 
-    def _renew_model(self, trial: "Trial") -> None:
-        if self.model_init is not None:
-            # Every run starts from the same weights.
-            self._seed_everything()
-            self.model = self.call_model_init(trial)
-            self.move_model_to_its_device()
-            self.model_wrapped = self.model
-            self.optimizer, self.lr_scheduler = None, None
-        elif full_evaluation_dtype(self.args) is not None:
-            self.move_model_to_its_device()  # which the constructor has left to an evaluation
-        if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
-            hf_compat.align_special_tokens(self.model, self.processing_class)
-
     def _inner_training_loop(
         self,
         batch_size: int | None = None,
@@ -820,79 +641,15 @@ class Trainer:
         """Plan a run, set up its state and let Lightning run it; ``batch_size`` is per process."""
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
-        self.datamodule.setup("fit")
+        self._core.datamodule.setup("fit")
         loader = self.get_train_dataloader()
         for observer in observers.active:
             observer.on_train_dataloader(self, loader)
         counts = self.set_initial_training_values(args, loader)
         plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
-        return self._fit(self.set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval))
-
-    def set_up_run(
-        self,
-        plan: RunPlan,
-        loader: "Loader",
-        checkpoint: str | None = None,
-        trial: "Trial" = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> TrainingRun:
-        """Set up the state of a run and the model that it trains."""
-        point = self._init_training_state(
-            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
+        return self._core.run_training(
+            self._core.set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval)
         )
-        start = ResumePoint(*point)
-        if checkpoint is not None:
-            plan, start = self.corrections.resumed(plan, start, loader, checkpoint)
-        if self.state.global_step >= plan.max_steps and start.epoch < plan.num_train_epochs:
-            start = self.corrections.after_last_step(plan, start)
-        check_best_metric(self.args, self.eval_dataset, adds_metrics=self._adds_metrics())
-        self.corrections.warn_of_steps_without_checkpoint()
-        self.callback_handler.train_dataloader = loader
-        run = TrainingRun(
-            self,
-            loader=loader,
-            plan=plan,
-            checkpoint=checkpoint,
-            resume_point=start,
-            trial=trial,
-            ignore_keys_for_eval=ignore_keys_for_eval,
-        )
-        self.model_wrapped = model_setup.compiled_for_training(
-            self._wrap_model(self.model), self.model_wrapped, self.args
-        )
-        resume_point = run.resume_point if checkpoint is not None else None
-        log_training_start(self, plan, resume_point, batch_size=self._train_batch_size)
-        return run
-
-    def _fit(self, run: TrainingRun) -> TrainOutput:
-        self._use_lightning_trainer(run)
-        self.module.set_model(self.model)
-        self.module.run = self.datamodule.run = run
-        try:
-            with self.module.staying_on_device(), run.backward.serving(self.accelerator):
-                fit(self.lightning_trainer, self.module, self.datamodule)
-        except Exception as error:
-            explain_call(error, self)
-            explain_failure(error, run.loader, "train_dataset", self.train_dataset, self.model)
-            raise
-        finally:
-            with contextlib.suppress(Exception):
-                # A failed run still completes its last checkpoint, and raises the error that ended it.
-                self._background.wait()
-            self._background.release()
-        if run.next_batch_size is not None:
-            return self._inner_training_loop(
-                run.next_batch_size,
-                resume_from_checkpoint=run.checkpoint,
-                trial=run.trial,
-                ignore_keys_for_eval=run.ignore_keys_for_eval,
-            )
-        if run.output is None:
-            # The checkpoint was already at the end of the run, so Lightning ran no loop and no hook.
-            run.begin()
-            run.finish()
-        assert run.output is not None
-        return run.output
 
     def _init_training_state(
         self,
@@ -910,7 +667,7 @@ class Trainer:
         resumed = resume.read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
         point = ResumePoint()
         if resumed is not None:
-            self.adopt_state(resumed)
+            self._core.adopt_state(resumed)
             point = ResumePoint.after(
                 resumed.global_step,
                 num_update_steps_per_epoch=num_update_steps_per_epoch,
@@ -926,8 +683,8 @@ class Trainer:
         The memory tracker of transformers identifies its stages by the names of the methods that call it.
         """
         logger.info("Training completed.")
-        self._finish_checkpoint()
-        self._total_loss_scalar += self.corrections.unlogged_loss(self._tr_loss)
+        self._core.finish_checkpoint()
+        self._total_loss_scalar += self._core.corrections.unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, to avoid dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
@@ -942,11 +699,11 @@ class Trainer:
         metrics["train_loss"] = train_loss
         self._memory_tracker.stop_and_update_metrics(metrics)
         self.log(metrics)
-        self.corrections.warn_of_unsaved_best()
+        self._core.corrections.warn_of_unsaved_best()
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         run_folder = self._get_output_dir(trial)
-        if self.args.should_save and self.args.save_total_limit == 1 and not self.module.is_under_plain_trainer:
+        if self.args.should_save and self.args.save_total_limit == 1 and not self._core.module.is_under_plain_trainer:
             writer.delete_all_but_best(run_folder, self.state.best_model_checkpoint)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self._finish_current_push()
@@ -976,13 +733,13 @@ class Trainer:
         inputs = self._prepare_inputs(inputs)
         for observer in observers.active:
             observer.on_compute_loss(self, model, inputs)
-        is_summed = self.sums_losses(num_items_in_batch)
-        share = None if self.module.run is None else self.module.run.share
+        is_summed = self._core.sums_losses(num_items_in_batch)
+        share = None if self._core.module.run is None else self._core.module.run.share
         num_summed = self.current_gradient_accumulation_steps if is_summed else 1
-        counting = self.corrections.counting(num_items_in_batch, share, num_summed=num_summed)
+        counting = self._core.corrections.counting(num_items_in_batch, share, num_summed=num_summed)
         with self.compute_loss_context_manager(), counting as count:
             loss = self.compute_loss(model, inputs, num_items_in_batch=count)
-        if not isinstance(loss, torch.Tensor) or (loss.numel() != 1 and not self.runs_backward_in_step):
+        if not isinstance(loss, torch.Tensor) or (loss.numel() != 1 and not self._core.runs_backward_in_step):
             shape = f" of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else ""
             raise InputTypeError(
                 f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}{shape}); let it return "
@@ -1000,12 +757,6 @@ class Trainer:
         # Here or right after this method: `BackwardPass` in `portico.loop.module` says which.
         self.accelerator.backward(loss)
         return loss.detach()
-
-    def sums_losses(self, num_items_in_batch: "NumItems") -> bool:
-        if self.loss_is_scaled_for_ga is not None:
-            return self.loss_is_scaled_for_ga
-        by_model = self.model_accepts_loss_kwargs and num_items_in_batch is not None
-        return by_model or self.compute_loss_func is not None
 
     def compute_loss(
         self, model: nn.Module, inputs: "Batch", return_outputs: bool = False, num_items_in_batch: "NumItems" = None
@@ -1032,33 +783,13 @@ class Trainer:
         labels = inputs.pop("labels") if takes_labels and "labels" in inputs else None
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
-        loss, outputs = self._forward_with_loss(model, inputs, labels, num_items_in_batch)
+        loss, outputs = self._core.forward_with_loss(model, inputs, labels, num_items_in_batch)
         # Processes average their gradients, so a sum over all of them divided by all items has to be multiplied back
         # (transformers 5.23 does so for every model that accepts loss arguments).
         scales = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if self.args.average_tokens_across_devices and scales and num_items_in_batch is not None:
-            loss *= self.corrections.process_factor()
+            loss *= self._core.corrections.process_factor()
         return (loss, outputs) if return_outputs else loss
-
-    def _forward_with_loss(
-        self, model: nn.Module, inputs: "Batch", labels: torch.Tensor | None, num_items_in_batch: "NumItems"
-    ) -> tuple[torch.Tensor, "Nested"]:
-        outputs = model(**inputs)
-        if self.compute_loss_func is not None:
-            if labels is None:
-                logger.warning(
-                    "Trainer: `compute_loss_func` is defined but `labels=None`. Your custom loss function will still "
-                    "be called with labels=None. "
-                )
-            return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
-        if labels is not None and self.label_smoother is not None:
-            options = self._smoothing_options(model)
-            return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch, **options), outputs
-        return loss_of(outputs, inputs), outputs
-
-    def _smoothing_options(self, model: nn.Module) -> dict[str, bool]:
-        name = type(hf_compat.unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__
-        return {"shift_labels": True} if name in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         """Return the context in which a loss is computed, from :meth:`autocast_smart_context_manager`."""
@@ -1092,7 +823,7 @@ class Trainer:
             model, trial = grad_norm, model
             grad_norm = _OMITTED
         if grad_norm is _OMITTED:
-            grad_norm = self.module.run.grad_norm if self.module.run is not None else None
+            grad_norm = self._core.module.run.grad_norm if self._core.module.run is not None else None
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             loss_sum = self.accelerator.gather(tr_loss).mean().item()
             # In place: the caller holds the same tensor and keeps adding to it.
@@ -1110,11 +841,11 @@ class Trainer:
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
                 self.control.should_save = is_best
-        if self.control.should_save and not is_fast_dev_run(self.lightning_trainer):
+        if self.control.should_save and not is_fast_dev_run(self._core.lightning_trainer):
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-            if self.args.should_save and self._last_checkpoint is not None:
-                refresh_manifest(self._last_checkpoint)
+            if self.args.should_save and self._core.last_checkpoint is not None:
+                refresh_manifest(self._core.last_checkpoint)
 
     # ---- Training Utilities ----
 
@@ -1142,7 +873,7 @@ class Trainer:
         wanted = wanted and "num_items_in_batch" not in getattr(self.compute_loss, deprecated.LEFT_OUT, ())
         if not wanted or not batch_samples or "labels" not in batch_samples[0]:
             return None
-        count = count_labels(batch_samples, shifts_labels=self.loss_shifts_labels)
+        count = count_labels(batch_samples, shifts_labels=self._loss_shifts_labels)
         if not isinstance(count, torch.Tensor):
             return count
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
@@ -1152,7 +883,7 @@ class Trainer:
 
     def _prepare_input(self, data: "Nested") -> Any:
         moved = move_to_device(data, self.accelerator.device)
-        dtype = getattr(self.lightning_trainer.strategy, "input_dtype", None)
+        dtype = getattr(self._core.lightning_trainer.strategy, "input_dtype", None)
         if dtype is None:
             return moved
         return map_tensors(lambda one: one.to(dtype) if one.is_floating_point() else one, moved)
@@ -1186,12 +917,12 @@ class Trainer:
         num_batches, num_examples = len(dataloader) if has_length(dataloader) else None, None
         if num_batches:
             num_examples = self.num_examples(dataloader)
-        limited = limited_batches(num_batches, self.lightning_trainer.limit_train_batches, "limit_train_batches")
+        limited = limited_batches(num_batches, self._core.lightning_trainer.limit_train_batches, "limit_train_batches")
         if limited != num_batches:
             num_taken = limited * self._train_batch_size * self.accelerator.data_parallel_size
             num_batches, num_examples = limited, min(num_taken, num_examples or num_taken)
         # With `fast_dev_run` the limit is the whole run.
-        is_trial = is_fast_dev_run(self.lightning_trainer)
+        is_trial = is_fast_dev_run(self._core.lightning_trainer)
         plan = RunPlan.make(
             max_steps=-1 if is_trial else args.max_steps,
             num_train_epochs=1 if is_trial else args.num_train_epochs,
@@ -1209,18 +940,18 @@ class Trainer:
 
     def get_sp_size(self) -> int:
         """Return the number of processes that share each sequence and exchange heads of attention."""
-        sharing = sequence_sharing(self.lightning_trainer.strategy)
+        sharing = sequence_sharing(self._core.lightning_trainer.strategy)
         return 1 if sharing.gathers_keys else sharing.size
 
     def get_cp_size(self) -> int:
         """Return the number of processes that share each sequence and gather keys and values."""
-        sharing = sequence_sharing(self.lightning_trainer.strategy)
+        sharing = sequence_sharing(self._core.lightning_trainer.strategy)
         return sharing.size if sharing.gathers_keys else 1
 
     def get_tp_size(self) -> int:
         """Return the number of processes that each layer is split over."""
         # The strategy knows before the model is split.
-        return int(getattr(self.lightning_trainer.strategy, "tensor_parallel_size", 1))
+        return int(getattr(self._core.lightning_trainer.strategy, "tensor_parallel_size", 1))
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: "Loader | None" = None) -> nn.Module:
         """Return ``model``: the Lightning strategy wraps it."""
@@ -1240,13 +971,6 @@ class Trainer:
             return
         tokens = count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
         self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
-
-    def clip_and_measure_gradients(self) -> torch.Tensor | float:
-        """Scale the gradients down to ``args.max_grad_norm``, and return the norm that they had."""
-        # Measured without clipping too: transformers logs a norm under `max_grad_norm=0`.
-        model = self.module.run.model
-        norm = self._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
-        return self._get_grad_norm(model, grad_norm=norm)
 
     def _has_mixed_mesh_grads(self, model: nn.Module) -> bool:
         """Return ``False``, for overrides copied from transformers' ``_clip_grad_norm``: strategies measure norms."""
@@ -1284,7 +1008,7 @@ class Trainer:
             Numbers by name, the same in every process: ``eval_loss`` in the unit of the model's loss, ``eval_runtime``
             in seconds, ``eval_samples_per_second``, ``eval_steps_per_second``, and what ``compute_metrics`` returned.
         """
-        with self.datamodule.lending(eval_dataset, "evaluation") as eval_dataset:
+        with self._core.datamodule.lending(eval_dataset, "evaluation") as eval_dataset:
             override = eval_dataset is not None
             datasets = eval_dataset if override else self.eval_dataset
             if isinstance(datasets, dict):
@@ -1300,7 +1024,7 @@ class Trainer:
             self._memory_tracker.start()
             loader = self.get_eval_dataloader(datasets)
             start_time = time.time()
-            output = self._run_evaluation_loop(
+            output = self._core.run_evaluation_loop(
                 loader,
                 description="Evaluation",
                 # Without metrics the predictions are not used.
@@ -1308,7 +1032,7 @@ class Trainer:
                 ignore_keys=ignore_keys,
                 metric_key_prefix=metric_key_prefix,
             )
-            measured = self._with_speed(output, metric_key_prefix, start_time)
+            measured = self._core.add_speed(output, metric_key_prefix, start_time)
             self.log(measured)
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, measured)
             self._memory_tracker.stop_and_update_metrics(measured)
@@ -1340,7 +1064,7 @@ class Trainer:
 
         Source: ``Trainer.evaluation_loop`` in transformers 5.23.
         """
-        session = self.evaluation_session(
+        session = self._core.evaluation_session(
             dataloader,
             description=description,
             prediction_loss_only=prediction_loss_only,
@@ -1348,15 +1072,15 @@ class Trainer:
             metric_key_prefix=metric_key_prefix,
         )
         start_time = time.time()
-        self.module.set_model(self.model)
+        self._core.module.set_model(self.model)
         dtype = full_evaluation_dtype(self.args)
         if dtype is not None and not self.is_in_train:
             # The model stays in half precision afterwards, as in transformers.
             self.model.to(dtype=dtype, device=self.args.device)
-        if self.model_preparation_time is None and self.module.run is None and not self.state.global_step:
+        if self.model_preparation_time is None and self._core.module.run is None and not self.state.global_step:
             self.model_preparation_time = round(time.time() - start_time, 4)
         try:
-            with autocast_forward(self.model, self.lightning_trainer.strategy):
+            with autocast_forward(self.model, self._core.lightning_trainer.strategy):
                 output = run_evaluation(session)
         except Exception as error:
             argument = "eval_dataset" if description == "Evaluation" else "test_dataset"
@@ -1368,37 +1092,6 @@ class Trainer:
         # A replacement set by the user applies to one evaluation.
         self.gather_function = self.accelerator.gather_for_metrics
         return output
-
-    def _run_evaluation_loop(self, dataloader: "Loader", **options: Any) -> EvalLoopOutput:
-        """Run ``evaluation_loop``, or ``prediction_loop`` where a subclass written for transformers 4 asks for it."""
-        is_overridden = type(self).prediction_loop is not Trainer.prediction_loop
-        # Plain arguments of transformers 5 do not have it.
-        is_older = is_overridden and getattr(self.args, "use_legacy_prediction_loop", False)
-        loop = self.prediction_loop if is_older else self.evaluation_loop
-        if not self.is_in_train:
-            check_metrics(self)
-        # Here too, for an overridden `evaluation_loop`: under transformers the forward still casts after training.
-        was_trained = self.module.run is not None
-        strategy = self.lightning_trainer.strategy
-        with autocast_forward(self.model, strategy) if was_trained else contextlib.nullcontext():
-            return loop(dataloader, **options)
-
-    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
-        return EvaluationSession(self, dataloader, **options)
-
-    def evaluating_own_data(self, name: str | None) -> contextlib.AbstractContextManager[Any]:
-        """Return a context for an evaluation of ``eval_dataset``, or of its set ``name``, that Lightning starts."""
-        return contextlib.nullcontext()
-
-    def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
-        assert output.metrics is not None
-        assert output.num_samples is not None
-        num_steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.accelerator.data_parallel_size))
-        start_time += output.metrics.get(f"{prefix}_model_preparation_time", 0)
-        output.metrics.update(
-            hf_compat.speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps)
-        )
-        return output.metrics
 
     def end(self) -> None:
         """Destroy the process group. Call once, at the end of a script that runs in several processes."""
@@ -1419,14 +1112,14 @@ class Trainer:
             Predictions and labels as from :meth:`evaluation_loop`; ``label_ids`` is ``None``, and ``metrics`` has only
             run time and speed, for data without labels.
         """
-        with self.datamodule.lending(test_dataset, "test") as test_dataset:
+        with self._core.datamodule.lending(test_dataset, "test") as test_dataset:
             self._memory_tracker.start()
             loader = self.get_test_dataloader(test_dataset)
             start_time = time.time()
-            output = self._run_evaluation_loop(
+            output = self._core.run_evaluation_loop(
                 loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
             )
-            measured = self._with_speed(output, metric_key_prefix, start_time)
+            measured = self._core.add_speed(output, metric_key_prefix, start_time)
             self.control = self.callback_handler.on_predict(self.args, self.state, self.control, measured)
             self._memory_tracker.stop_and_update_metrics(measured)
             return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=measured)
@@ -1465,7 +1158,9 @@ class Trainer:
         without_gradients = torch.no_grad() if torch.is_grad_enabled() else contextlib.nullcontext()
         with without_gradients, self.compute_loss_context_manager():
             if computes_loss:
-                num_items = self.corrections.count_for_loss(self._get_num_items_in_batch([inputs], self.args.device))
+                num_items = self._core.corrections.count_for_loss(
+                    self._get_num_items_in_batch([inputs], self.args.device)
+                )
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items)
                 loss = loss.detach()
                 loss = loss.mean() if loss.dim() else loss
@@ -1492,7 +1187,7 @@ class Trainer:
             raise
         self._report_to_hp_search(trial, self.state.global_step, metrics)
         if isinstance(self.lr_scheduler, optim.STEP_AFTER_EVALUATION) and not skip_scheduler:
-            self.lr_scheduler.step(self._metric_for_best_model(metrics))
+            self.lr_scheduler.step(self._core.metric_for_best_model(metrics))
         return metrics
 
     # ---- Checkpoint Saving ----
@@ -1508,63 +1203,24 @@ class Trainer:
         """Write a checkpoint; ``metrics``, which older overrides pass, were already compared when measured."""
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        self._finish_checkpoint()
+        self._core.finish_checkpoint()
         run_folder = self._get_output_dir(trial)
         final = Path(run_folder, f"checkpoint-{self.state.global_step}")
-        with writer.staged(final, self.checkpoint_parts()) as staging:
-            self._write_checkpoint(staging, Path(run_folder))
+        with writer.staged(final, self._core.checkpoint_parts()) as staging:
+            self._core.write_checkpoint(staging, Path(run_folder))
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(final))
-        if self.args.should_save and not self._background.is_pending:
+        if self.args.should_save and not self._core.background.is_pending:
             self._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
-        self._last_checkpoint = final
-        if self.module.run is not None:
-            self.module.run.last_checkpoint = final
-
-    def _write_checkpoint(self, folder: Path, run_folder: Path) -> None:
-        """Write model, optimizer, scheduler, random states and trainer state; all processes call this."""
-        with averaged_weights(self.lightning_trainer):
-            self.save_model(str(folder), _internal_call=True)
-        self.accelerator.wait_for_everyone()
-        best = run_folder / f"checkpoint-{self.corrections.best_step()}"
-        if best.name == folder.name or best.exists():
-            self.state.best_model_checkpoint = str(best)
-        if not self.args.save_only_model:
-            self._save_optimizer_and_scheduler(str(folder))
-            self._save_scaler(str(folder))
-            self._save_rng_state(str(folder))
-            if self.module.run is not None:
-                self.module.run.save_position(str(folder))
-                self.module.run.save_lightning_states(str(folder))
-        if self.args.should_save:
-            writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self._write_state(folder)
-
-    def _finish_checkpoint(self) -> None:
-        """Complete the checkpoint that is written in the background, if there is one; all processes call this."""
-        if not self._background.is_pending:
-            return
-        writer.finish_checkpoint(self.checkpoint_parts())
-        if self.args.should_save and self._background.folder is not None:
-            self._rotate_checkpoints(use_mtime=True, output_dir=str(self._background.folder.parent))
-
-    def checkpoint_parts(self) -> writer.CheckpointParts:
-        return writer.CheckpointParts(
-            args=self.args,
-            async_save=self.args.async_save,
-            model=self.model,
-            optimizer=self.optimizer,
-            lr_scheduler=self.lr_scheduler,
-            accelerator=self.accelerator,
-            background=self._background,
-            engine=self.deepspeed,
-        )
+        self._core.last_checkpoint = final
+        if self._core.module.run is not None:
+            self._core.module.run.last_checkpoint = final
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: "Trial") -> bool:
         """Record a new best value of ``metric_for_best_model``; return whether there was one."""
         if self.args.metric_for_best_model is None:
             return False
-        value = self._metric_for_best_model(metrics)
+        value = self._core.metric_for_best_model(metrics)
         is_better = np.greater if self.args.greater_is_better else np.less
         if self.state.best_metric is None:
             self.state.best_metric = float("-inf") if self.args.greater_is_better else float("inf")
@@ -1575,27 +1231,11 @@ class Trainer:
             self.state.best_global_step = self.state.global_step
         return True
 
-    def _metric_for_best_model(self, metrics: dict[str, float]) -> float:
-        key = metric_key(self.args.metric_for_best_model or "loss")
-        if key not in metrics:
-            raise InputKeyError(
-                f"The `metric_for_best_model` training argument is set to '{key}', which is not found in the "
-                f"evaluation metrics. The available evaluation metrics are: {list(metrics)}. Consider changing the "
-                "`metric_for_best_model` via the TrainingArguments. Or let `compute_metrics` return it."
-            )
-        value = metrics[key]
-        if np.ndim(value) and np.size(value) != 1:
-            raise InputTypeError(
-                f"`{key}` is a {type(value).__name__} of shape {list(np.shape(value))}, which cannot be compared as "
-                "`metric_for_best_model`; let `compute_metrics` return a number under that name, or set another one."
-            )
-        return value
-
     def _save_rng_state(self, output_dir: str) -> None:
         resume.save_rng_state(output_dir, self.args)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        writer.save_optimizer_and_scheduler(self.checkpoint_parts(), Path(output_dir))
+        writer.save_optimizer_and_scheduler(self._core.checkpoint_parts(), Path(output_dir))
 
     def _save_scaler(self, output_dir: str) -> None:
         scaler = self.accelerator.scaler
@@ -1616,17 +1256,11 @@ class Trainer:
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
         resume.warn_of_other_version(resume_from_checkpoint)
-        if isinstance(self.lightning_trainer.strategy, EngineStrategy):
+        if isinstance(self._core.lightning_trainer.strategy, EngineStrategy):
             return  # the engine loads weights and optimizer together, once it exists
         # First, so that no process reads more than its part.
-        self.module.shard_model(self.lightning_trainer.strategy, materializes=False)
-        self._load_weights(self.model if model is None else model, resume_from_checkpoint)
-
-    def _load_weights(self, model: nn.Module, checkpoint: str) -> None:
-        result = weights.load_weights(model, checkpoint, renames="renamed_weights" in self.corrections)
-        if weights.are_renamed(model, result):
-            self.corrections.warn_of_renamed_weights(checkpoint, len(result.missing_keys))
-        self._issue_warnings_after_load(result)
+        self._core.module.shard_model(self._core.lightning_trainer.strategy, materializes=False)
+        self._core.load_weights(self.model if model is None else model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
@@ -1641,7 +1275,7 @@ class Trainer:
             )
             return
         logger.info(f"Loading best model from {best} (score: {self.state.best_metric}).")
-        self._load_weights(self.model, best)
+        self._core.load_weights(self.model, best)
         if weights.has_adapters(self.model):
             self.model.eval()  # as `load_adapter` of PEFT leaves it under transformers
 
@@ -1651,26 +1285,12 @@ class Trainer:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             resume.load_optimizer_and_scheduler(
-                self.checkpoint_parts(), Path(checkpoint), self._optimizer_state_to_load
+                self._core.checkpoint_parts(), Path(checkpoint), self._core.convert_optimizer_state
             )
-
-    def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Convert the optimizer state of a checkpoint for this trainer's optimizer, where the two differ."""
-        return state
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             resume.load_scaler(self.accelerator.scaler, Path(checkpoint))
-
-    def adopt_state(self, state: TrainerState) -> None:
-        """Continue from the state of a checkpoint, and from the callback states in it."""
-        self.state = state
-        self._load_callback_state()
-
-    def restore_optimizer_and_scaler(self, checkpoint: str) -> None:
-        """Restore optimizer, scheduler and gradient scaler from the folder of a checkpoint."""
-        self._load_optimizer_and_scheduler(checkpoint)
-        self._load_scaler(checkpoint)
 
     def _load_callback_state(self) -> None:
         if self.args.restore_callback_states_from_checkpoint:
@@ -1685,11 +1305,11 @@ class Trainer:
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write model, tokenizer and arguments to ``output_dir`` (by default ``args.output_dir``) from one process."""
-        refuse_sharded_weights(self.lightning_trainer.strategy)
+        refuse_sharded_weights(self._core.lightning_trainer.strategy)
         folder = self.args.output_dir if output_dir is None else output_dir
         with writer.naming_full_disk(Path(folder)):
             if self.deepspeed is None:
-                with averaged_weights(self.lightning_trainer):
+                with averaged_weights(self._core.lightning_trainer):
                     self._save(folder)
             else:
                 self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
@@ -1707,7 +1327,7 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         logger.info(f"Saving model checkpoint to {writer.destination(output_dir or self.args.output_dir)}")
         unwrapped = self.accelerator.unwrap_model(self.model)
-        options: dict[str, Any] = {"is_writer": is_writer, "background": self._background}
+        options: dict[str, Any] = {"is_writer": is_writer, "background": self._core.background}
         weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict, **options)
         if not is_writer:
             return
@@ -1734,20 +1354,12 @@ class Trainer:
             if start_time is not None:
                 num_tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
                 logs.update(hf_compat.speed_metrics("train", start_time, num_tokens=num_tokens))
-        numbers = self.record_in_history(logs)
-        publish_metrics(self.lightning_trainer, numbers)
-        for lightning_logger in self.lightning_trainer.loggers:
+        numbers = self._core.record_in_history(logs)
+        publish_metrics(self._core.lightning_trainer, numbers)
+        for lightning_logger in self._core.lightning_trainer.loggers:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
             # As Lightning does after each row: a logger that buffers would lose an evaluation after the run.
             lightning_logger.save()
-
-    def record_in_history(self, logs: dict[str, float]) -> dict[str, float]:
-        """Write ``logs`` into the history and to the callbacks; return those that are numbers."""
-        # A metric of several values is an array, of which a checkpoint could not be written.
-        plain = {key: value if isinstance(value, int | float) else plain_values(value) for key, value in logs.items()}
-        self.state.log_history.append({**plain, "step": self.state.global_step})
-        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
-        return {key: value for key, value in logs.items() if isinstance(value, int | float)}
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """Print ``metrics`` of a ``split`` (``"train"``, ``"eval"``, ``"test"``) as a table, from one process."""
@@ -1780,11 +1392,7 @@ class Trainer:
     def save_state(self) -> None:
         """Write the trainer state to ``trainer_state.json`` in the output folder, from one process."""
         if self.is_world_process_zero():
-            self._write_state(Path(self.args.output_dir))
-
-    def _write_state(self, folder: Path) -> None:
-        with writer.naming_full_disk(folder), replaced(folder / STATE_FILE) as staging:
-            self.state.save_to_json(str(staging))
+            self._core.write_state(Path(self.args.output_dir))
 
     def store_flos(self) -> None:
         """Add the operations counted by all processes since the last call to the state."""
@@ -1986,8 +1594,8 @@ class Trainer:
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self._write_state(checkpoint)
-            writer.save_optimizer_and_scheduler(self.checkpoint_parts(), checkpoint)
+            self._core.write_state(checkpoint)
+            writer.save_optimizer_and_scheduler(self._core.checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----
 
@@ -2025,74 +1633,29 @@ class Trainer:
     # ---- Lightning ----
 
     @property
-    def loss_shifts_labels(self) -> bool:
-        """Whether the model's own loss predicts the next token, so that it shifts the labels."""
-        return self._loss_shifts_labels
+    def lightning_trainer(self) -> pl.Trainer:
+        """The ``lightning.Trainer`` of the current or the last run."""
+        return self._core.lightning_trainer
 
     @property
-    def runs_backward_in_step(self) -> bool:
-        """Whether backward runs inside ``training_step``, because a subclass overrides it."""
-        return type(self).training_step is not Trainer.training_step or "training_step" in self.__dict__
+    def module(self) -> TrainerModule:
+        """The ``LightningModule`` around the model."""
+        return self._core.module
 
-    def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run backward on ``loss`` through the strategy, at once."""
-        refuse_own_backward(self.lightning_trainer.strategy)
-        self.lightning_trainer.strategy.backward(loss, None, **kwargs)
+    @property
+    def datamodule(self) -> TrainerDataModule:
+        """The ``LightningDataModule`` around the datasets."""
+        return self._core.datamodule
 
-    def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
-        """Create the ``lightning.Trainer`` of a run: it keeps its counts after a fit, so each run needs a new one."""
-        parts = self._lightning_parts
-        if run is not None:
-            averages = averaging_callbacks(parts["callbacks"])
-            others = [callback for callback in parts["callbacks"] if callback not in averages]
-            parts = {**parts, "callbacks": [*averages, EventBridge(run), *others]}
-        plan = run.plan if run is not None else None
-        self.lightning_trainer = build_lightning_trainer(
-            self.args, plan=plan, model=self.__dict__.get("model"), further=self._lightning_kwargs, **parts
-        )
-        if self.__dict__.get("eval_dataset") is None:
-            self.lightning_trainer.num_sanity_val_steps = 0
-        self.args.lightning_strategy = self.lightning_trainer.strategy
-
-    def lightning_callbacks_of(self, module: TrainerModule) -> list[Callback]:
-        """Return the callbacks that a user's ``lightning.Trainer`` needs to run ``module``; none for this trainer."""
-        if "lightning_trainer" not in self.__dict__:
-            # In a worker: the user's trainer pickled the module into it.
-            self._use_lightning_trainer()
-        is_own = module.trainer.strategy is self.lightning_trainer.strategy
-        return [] if is_own else [PlainTrainerBridge(module, self)]
-
-    def _current_strategy(self) -> Strategy:
-        return self.lightning_trainer.strategy
-
-    def move_model_to_its_device(self) -> None:
-        """Move the model to the device of this process, unless the strategy launches workers that will hold it."""
-        # As in transformers: a model quantised by bitsandbytes stays where it was loaded.
-        is_movable = getattr(self.model, "quantization_method", None) != "bitsandbytes"
-        if self.place_model_on_device and is_movable and not launches_workers(self.lightning_trainer.strategy):
-            refuse_empty(self.model, self.args.device)
-            self._move_model_to_device(self.model, self.args.device)
-
-    def _enter_worker(self) -> None:
-        """Set up this trainer in a process that the strategy launched."""
-        self._use_lightning_trainer()
-        connect(self.lightning_trainer.strategy)
-        self.move_model_to_its_device()
-        self.state.is_world_process_zero = self.is_world_process_zero()
-        self.state.is_local_process_zero = self.is_local_process_zero()
+    @property
+    def corrections(self) -> Corrections:
+        """The deviations from transformers that ``args.corrections`` switches on."""
+        return self._core.corrections
 
     def __copy__(self) -> Self:
         """Return a trainer with the same model, arguments and data, whose runs are its own."""
         copied = object.__new__(type(self))
-        copied.__dict__.update(self.__getstate__())
-        # These call the methods of their trainer.
-        copied._use_lightning_trainer()
+        copied.__dict__.update(self.__dict__)
+        copied._core = self._core.copy_for(copied)
         copied.create_accelerator_and_postprocess()
-        copied.corrections = Corrections(copied)
-        copied.module = TrainerModule(self.model, copied)
-        copied.datamodule = TrainerDataModule(copied)
         return copied
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The worker that unpickles this trainer creates a new Lightning trainer.
-        return {name: value for name, value in self.__dict__.items() if name != "lightning_trainer"}

@@ -311,7 +311,8 @@ def file_as_folder(attempt: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
     return changed
 
 
-TRAINER, VALIDATION, ARGUMENTS = "portico/trainer.py", "portico/validation.py", "portico/arguments.py"
+CORE = "portico/loop/core.py"
+TRAINER, VALIDATION, ARGUMENTS = "portico/trainer.py", "portico/loop/validation.py", "portico/arguments.py"
 STRATEGIES = "portico/distributed/strategies.py"
 MODEL_PARALLEL = "portico/distributed/model_parallel.py"
 DEEPSPEED = "portico/distributed/deepspeed.py"
@@ -328,24 +329,24 @@ FAILS = (
         attempt=lambda library, folder: make(library, folder).predict(None),
     ),
     Fails(
-        TRAINER,
-        "Trainer._build_loader",
+        CORE,
+        "TrainerCore.build_loader",
         # In another order than the default one, transformers trains no step, and says nothing of it.
         attempt=trains({"train_sampling_strategy": "sequential"}, train_dataset=[]),
         is_wrong=lambda trainer: trainer.state.global_step == 0,
     ),
-    Fails(TRAINER, "Trainer._existing_optimizer", attempt=lacks_learning_rates),
+    Fails(CORE, "TrainerCore.existing_optimizer", attempt=lacks_learning_rates),
     Fails(TRAINER, "Trainer.training_step", attempt=trains(base=with_loss(lambda loss: None))),
     Fails(TRAINER, "Trainer._prepare_inputs", attempt=trains(data_collator=lambda rows: {})),
     Fails(
-        TRAINER,
-        "Trainer._metric_for_best_model",
+        CORE,
+        "TrainerCore.metric_for_best_model",
         "not found",
         attempt=trains({**EVALUATED, "metric_for_best_model": "accuracy"}),
     ),
     Fails(
-        TRAINER,
-        "Trainer._metric_for_best_model",
+        CORE,
+        "TrainerCore.metric_for_best_model",
         "cannot be compared",
         attempt=trains(
             {**EVALUATED, "metric_for_best_model": "a"}, compute_metrics=lambda result: {"a": np.array([0.5, 1])}
@@ -503,12 +504,12 @@ FAILS = (
         attempt=trains(compute_loss_func=lambda outputs, labels: outputs["loss"]),
     ),
     Fails(
-        "portico/validation.py",
+        "portico/loop/validation.py",
         "check_examples",
         "loaders; give",
         attempt=trains(train_dataset=[DataLoader(ROWS), DataLoader(ROWS)]),
     ),
-    Fails("portico/validation.py", "check_loss_function", attempt=trains(compute_loss_func=3)),
+    Fails("portico/loop/validation.py", "check_loss_function", attempt=trains(compute_loss_func=3)),
     Fails(
         "portico/trainer.py",
         "Trainer.create_optimizer_and_scheduler",
@@ -826,13 +827,6 @@ NAMED = (
         "never called here",
         page=MIGRATION,
         sentence="Overriding a method that portico does not call is an error",
-    ),
-    Named(
-        VALIDATION,
-        "refuse_unsuitable_hooks",
-        "replaces a",
-        page=MIGRATION,
-        sentence="that takes the name of a method of portico's training loop, and not its parameters, is an error",
     ),
     Named(
         VALIDATION,

@@ -22,6 +22,7 @@ from portico.compat.lightning import UnnormalizedLoss
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.loaders import DataLoaderShard, SeedableRandomSampler
 from portico.gradient_descent import GradientDescentTrainer
+from portico.loop.core import TrainerCore
 from portico.loop.corrections import Corrections
 from portico.loop.datamodule import TrainFeed
 from portico.loop.evaluation import EvaluationSession
@@ -172,7 +173,7 @@ def labels_not_counted(patch):
 
 def losses_divided_twice(patch):
     """A loss that is a mean over the window is divided by its size again."""
-    patch.setattr(Trainer, "sums_losses", lambda self, num_items: False)
+    patch.setattr(TrainerCore, "sums_losses", lambda self, num_items: False)
 
 
 def open_window_stepped(patch):
@@ -205,7 +206,7 @@ def gradients_zeroed_late(patch):
 
 def backward_deferred(patch):
     """An overridden training step leaves its backward pass to Lightning."""
-    patch.setattr(Trainer, "runs_backward_in_step", False)
+    patch.setattr(TrainerCore, "runs_backward_in_step", False)
 
 
 def schedule_not_stepped(patch):
@@ -242,7 +243,7 @@ def infinite_losses_summed(patch):
 
 def smoothing_not_shifted(patch):
     """Label smoothing of a causal model compares each logit with its own token instead of the next."""
-    patch.setattr(Trainer, "_smoothing_options", lambda self, model: {})
+    patch.setattr(TrainerCore, "smoothing_options", lambda self, model: {})
 
 
 def learning_rate_halved(patch):
@@ -369,7 +370,7 @@ def best_model_not_loaded(patch):
 
 def model_kept(patch):
     """A second run continues with the model of the first."""
-    patch.setattr(portico.Trainer, "_renew_model", lambda self, trial: None)
+    patch.setattr(TrainerCore, "renew_model", lambda self, trial: None)
 
 
 def rng_restored_early(patch):

@@ -19,7 +19,7 @@ import portico
 from models import ToyDataset
 from parity.peers import assert_identical, run, untimed
 from portico.checkpoint.manifest import OWN_FILES
-from portico.validation import WITHOUT_EFFECT
+from portico.loop.validation import WITHOUT_EFFECT
 
 TENSORBOARD = "tensorboard.backend.event_processing.event_accumulator"
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
@@ -145,7 +145,7 @@ ELSEWHERE = {
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
     "tests/unit/loop/test_corrections.py": "corrections stop_on_nan",
     "tests/unit/checkpoint/test_background.py": "async_save",
-    "refused in tests/unit/test_validation.py": "accelerator_config",
+    "refused in tests/unit/loop/test_validation.py": "accelerator_config",
     "tests/parity/test_deepspeed.py": "deepspeed",
     "tests/parity/test_hub.py": "push_to_hub",
     "runs on several processes": "ddp_backend fsdp fsdp_config parallelism_config",

@@ -87,7 +87,7 @@ class StopAfterEpoch(TrainerCallback):
 
 
 def test_run_can_be_stopped_before_first_step(tmp_path):
-    """Without the callback transformers never ends, and portico raises (tests/unit/test_validation.py)."""
+    """Without the callback transformers never ends, and portico raises (tests/unit/loop/test_validation.py)."""
     options = {"train_dataset": lambda: ToyStream(8), "gradient_accumulation_steps": 3, "max_steps": 2}
     ours, _ = compare(tmp_path, callbacks=[StopAfterEpoch], **options)
     assert ours.train_output.global_step == 0

@@ -1,5 +1,6 @@
 """The public API compared with the installed transformers name by name; each difference is listed with its reason."""
 
+import copy
 import dataclasses
 import inspect
 
@@ -8,10 +9,11 @@ import transformers
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
 
 import portico
-from models import ToyDataset, tiny_bert, toy_trainer
+from models import Line, Points, ToyDataset, tiny_bert, toy_trainer
 from parity.peers import OWN_FIELDS
 from portico.deprecated import RetiredArguments
-from portico.validation import INSTEAD, OWN_HOOKS
+from portico.loop.core import TrainerCore
+from portico.loop.validation import INSTEAD
 
 pytestmark = pytest.mark.pinned
 
@@ -137,32 +139,56 @@ def test_override_of_unused_method_is_rejected(name, tmp_path):
         toy_trainer(tmp_path, subclass)
 
 
-def test_hooks_of_our_own_are_listed():
-    older = {"do_grad_scaling", "init_git_repo", "prediction_loop", "sharded_ddp", "tokenizer"}
-    added = {name for name in own_names(portico.Trainer) if not name.startswith("_")} - set(dir(transformers.Trainer))
-    hooks = {
-        name
-        for name in added
-        if callable(one := inspect.getattr_static(portico.Trainer, name)) or isinstance(one, property)
-    }
-    assert set(OWN_HOOKS) == hooks - older
+# Names of transformers 4, whose subclasses override or call these methods.
+OLDER_NAMES = {
+    "_gather_and_numpify",
+    "_nested_gather",
+    "_pad_across_processes",
+    "_rotate_checkpoints",
+    "_sorted_checkpoints",
+    "do_grad_scaling",
+    "init_git_repo",
+    "prediction_loop",
+    "sharded_ddp",
+    "tokenizer",
+    "use_apex",
+    "use_cpu_amp",
+    "use_cuda_amp",
+}
+# Attributes that transformers' trainer sets in its constructor, or its `train`.
+ATTRIBUTES = {
+    "_globalstep_last_logged",
+    "_initial_global_step",
+    "_initial_num_input_tokens_seen",
+    "_total_loss_scalar",
+    "_tr_loss",
+    "current_gradient_accumulation_steps",
+    "model_preparation_time",
+    "objective",
+    "push_in_progress",
+}
 
 
-@pytest.mark.parametrize("name", OWN_HOOKS)
-def test_chance_use_of_the_name_of_a_hook_is_rejected(name, tmp_path):
-    subclass = type("Chance", (portico.Trainer,), {name: lambda self, colour, *, size: None})
-    with pytest.raises(portico.InputError, match=f"`Chance.{name}` replaces a .*another name"):
-        toy_trainer(tmp_path, subclass)
+def test_subclass_may_use_any_name_that_transformers_does_not_use(tmp_path):
+    theirs = transformers.Trainer(Line(), transformers.TrainingArguments(str(tmp_path), report_to="none"))
+    names = {name for name in dir(toy_trainer(tmp_path)) if not name.startswith(("__", "_Trainer__"))}
+    names |= {name for name in dir(TrainerCore) if not name.startswith("__")}
+    names -= {*dir(theirs), *OLDER_NAMES, *ATTRIBUTES}
+    assert {"adopt_state", "set_up_run", "module", "lightning_trainer", "_core"} <= names
 
+    def of_the_user(self):
+        raise AssertionError("called")
 
-def test_hooks_can_be_replaced(tmp_path):
-    class Quiet(portico.Trainer):
-        runs_backward_in_step = True
+    class Own(portico.Trainer):
+        """A trainer with methods for something else."""
 
-        def evaluation_session(self, dataloader, **options):
-            seen.append(options["description"])
-            return super().evaluation_session(dataloader, **options)
-
-    seen = []
-    toy_trainer(tmp_path, Quiet).evaluate()
-    assert seen == ["Evaluation"]
+    for name in names:
+        setattr(Own, name, of_the_user)
+    options = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+    trainer = toy_trainer(tmp_path, Own, **options, gradient_accumulation_steps=2)
+    assert trainer.train().global_step == 6
+    trainer.evaluate()
+    trainer.predict(Points(4))
+    trainer.save_model()
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert copy.copy(trainer).train().global_step == 6

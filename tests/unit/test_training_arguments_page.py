@@ -9,7 +9,7 @@ from training_arguments import LIGHTNING, PAGE, SECTIONS, documented, page
 import portico
 from models import ToyDataset, tiny_bert, toy_arguments, toy_trainer
 from portico.deprecated import RENAMED, RetiredArguments, retired_treatments
-from portico.validation import WITHOUT_EFFECT
+from portico.loop.validation import WITHOUT_EFFECT
 
 ARGUMENTS = (portico.TrainingArguments, portico.Seq2SeqTrainingArguments)
 KNOWN = documented(ARGUMENTS[0]) | documented(ARGUMENTS[1])

@@ -42,12 +42,12 @@ from portico.errors import InputError
 from portico.hub import refuse_missing_model, refuse_without_login
 from portico.loop.model_setup import refuse_missing_trackers
 from portico.loop.optim import refuse_scheduler_kwargs
+from portico.loop.validation import check_lightning_kwargs, refuse_untrainable, refuse_unusable_arguments
 from portico.report.page import duration
 from portico.report.terminal import plain_console
 from portico.trainer import Trainer
 from portico.trust.names import TARGET as TARGET
 from portico.trust.names import data_only, import_target
-from portico.validation import check_lightning_kwargs, refuse_untrainable, refuse_unusable_arguments
 
 # Callbacks of other libraries that our configuration files name; all take data only.
 data_only(EarlyStoppingCallback, "transformers.EarlyStoppingCallback")

@@ -121,7 +121,7 @@ def _set_options(given: Mapping[str, Any]) -> None:
 
 
 def _check_options(changed: RunOptions) -> None:
-    named("portico.validation", "check_run_options")(changed)
+    named("portico.loop.validation", "check_run_options")(changed)
 
 
 # ---- The names ----

@@ -72,6 +72,7 @@ from portico.gradient_descent.batches import (
 from portico.gradient_descent.checkpointer import TrainerCheckpoint
 from portico.gradient_descent.construction import ConfigurationError
 from portico.gradient_descent.metrics import LossSums, epoch_metrics, gpu_memory_mb, peak_memory_mb, running_metrics
+from portico.loop.core import TrainerCore
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.model_setup import prepared_for_training
 from portico.loop.plan import ResumePoint
@@ -161,7 +162,7 @@ class DescentRun(TrainingRun):
             load_callback_states(self.gd_trainer, "lightning", self.gd_trainer.restored["callbacks"])
         if self.trainer.state.global_step > 0:
             continue_from(
-                self.trainer.lightning_trainer,
+                self.trainer._core.lightning_trainer,
                 epoch=self.resume_point.epoch,
                 num_batches_done=self.resume_point.num_batches_to_skip,
                 batches_per_epoch=self.plan.steps_in_epoch,
@@ -192,7 +193,7 @@ class DescentRun(TrainingRun):
             plan.window.end += len(group)
             if len(group) < plan.gradient_accumulation_steps and plan.steps_in_epoch == sys.maxsize:
                 # Lightning steps at the last batch of an epoch, which it cannot know without a length.
-                end_epoch_after(trainer.lightning_trainer, plan.window.end)
+                end_epoch_after(trainer._core.lightning_trainer, plan.window.end)
             trainer.current_gradient_accumulation_steps = len(group)
             self.group = group
             for position, batch in enumerate(group, start=1):
@@ -350,7 +351,28 @@ class ValidationSession(EvaluationSession):
         return self.output
 
 
-class LoopTrainer(Trainer):
+class LoopCore(TrainerCore):
+    """Seeds, differentiates and evaluates as AllenNLP does."""
+
+    trainer: "LoopTrainer"
+
+    def seed_everything(self) -> None:
+        """Do nothing: AllenNLP seeds in its command, not in its trainer."""
+
+    @property
+    def runs_backward_in_step(self) -> bool:
+        return bool(self.trainer.gd_trainer.backward_callbacks)
+
+    def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        if not self.trainer.gd_trainer.backward_by_callbacks(cast(DescentRun, self.module.run).outputs[-1]):
+            super().backward_at_once(loss, **kwargs)
+
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+        self.trainer.validation = self.trainer.session_class(self.trainer, dataloader, **options)
+        return self.trainer.validation
+
+
+class LoopTrainer(Trainer, core=LoopCore):
     """The Hugging Face trainer under an AllenNLP trainer: it runs the batches through Lightning.
 
     ``args`` must contain ``PARTS_TURNED_OFF``; ``parts`` are callbacks, loggers and plugins.
@@ -367,9 +389,6 @@ class LoopTrainer(Trainer):
         super().__init__(model=gd_trainer.model, args=args, optimizers=(gd_trainer.optimizer, None), **parts)
         # AllenNLP's models return means, which are not divided by a number of items.
         self.model_accepts_loss_kwargs = False
-
-    def _seed_everything(self) -> None:
-        """Do nothing: AllenNLP seeds in its command, not in its trainer."""
 
     # ---- Data ----
 
@@ -409,16 +428,8 @@ class LoopTrainer(Trainer):
         loss = outputs["loss"]
         if torch.isnan(loss):
             raise ValueError("nan loss encountered; lower the learning rate, or set `grad_norm` or `grad_clipping`.")
-        cast(DescentRun, self.module.run).collect(outputs)
+        cast(DescentRun, self._core.module.run).collect(outputs)
         return (loss, outputs) if return_outputs else loss
-
-    @property
-    def runs_backward_in_step(self) -> bool:
-        return bool(self.gd_trainer.backward_callbacks)
-
-    def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        if not self.gd_trainer.backward_by_callbacks(cast(DescentRun, self.module.run).outputs[-1]):
-            super().backward_at_once(loss, **kwargs)
 
     # ---- Evaluation ----
 
@@ -436,10 +447,6 @@ class LoopTrainer(Trainer):
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
 
-    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
-        self.validation = self.session_class(self, dataloader, **options)
-        return self.validation
-
     # ---- A run ----
 
     @override
@@ -453,7 +460,7 @@ class LoopTrainer(Trainer):
         self.is_in_train = True
         try:
             with prepared_for_training(self.model, self.args, self.args.neftune_noise_alpha):
-                return self._fit(self._make_run())
+                return self._core.run_training(self._make_run())
         finally:
             self.is_in_train = False
 
@@ -610,7 +617,7 @@ def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict
             for one in exportable_callbacks(trainer.loop.callback_handler, trainer.loop.control)
             if isinstance(one, transformers.TrainerCallback)
         ],
-        "lightning": trainer.loop._lightning_parts["callbacks"],
+        "lightning": trainer.loop._core.lightning_parts["callbacks"],
     }[library]
     named: dict[str, Any] = {}
     for callback in candidates:

@@ -51,6 +51,7 @@ from portico.ipu.pipelining.report import PlacementReport
 from portico.ipu.pipelining.serialization import serialize
 from portico.ipu.precision import IPUPrecision
 from portico.ipu.program import DeviceProgram, LossFunction, ModelOnIPUs, ProgramPool
+from portico.loop.core import TrainerCore
 from portico.loop.evaluation import EvaluationSession
 from portico.trainer import Trainer
 from portico.trust.disk import read_text, write_text
@@ -61,7 +62,27 @@ logger = logging.getLogger(__name__)
 RNG_FILE = "ipu_rng_state.json"
 
 
-class IPUMixin(Trainer):
+class IPUCore(TrainerCore):
+    """Counts the losses of calls, and restores optimizers whose weights may have been cut into other pieces."""
+
+    trainer: "IPUMixin"
+
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+        if self.trainer.combined_eval_batch_size > self.trainer.args.eval_batch_size:
+            # It would compare with a mean of calls, whose losses are means of micro-batch means.
+            self.corrections.watches_evaluation = False
+        session = super().evaluation_session(dataloader, **options)
+        # The loss of a batch counts once for each of its rows.
+        session.batch_size = self.trainer.combined_eval_batch_size
+        return session
+
+    def convert_optimizer_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        # The weights may have been cut into other pieces when the checkpoint was saved.
+        assert self.trainer.optimizer is not None
+        return repartition_state(state, self.trainer.optimizer, self.trainer.model)
+
+
+class IPUMixin(Trainer, core=IPUCore):
     """Runs the model of a trainer as programs on IPUs; to be mixed in before the trainer.
 
     ``class IPUMRCTrainer(IPUMixin, MRCTrainer)`` trains readers on IPUs.
@@ -152,13 +173,13 @@ class IPUMixin(Trainer):
         )
         self.eval_data_collator = self.data_collator if eval_data_collator is None else eval_data_collator
         # The strategy runs the steps of such a module on the host; `compute_loss` calls the program.
-        self.module.runs_steps_on_host = True
+        self._core.module.runs_steps_on_host = True
         # A program's losses are means over micro-batches, so `num_items_in_batch` cannot be used.
         self.model_accepts_loss_kwargs = False
         if self.compute_loss_func is not None:
             self.loss_function = functools.partial(self.compute_loss_func, num_items_in_batch=None)
         elif self.label_smoother is not None:
-            self.loss_function = functools.partial(self.label_smoother, **self._smoothing_options(model))
+            self.loss_function = functools.partial(self.label_smoother, **self._core.smoothing_options(model))
         # `compute_loss` takes what the program computed.
         self.compute_loss_func = self.label_smoother = None
         self._train_batch_size = self.combined_train_batch_size
@@ -255,7 +276,7 @@ class IPUMixin(Trainer):
         usual = self.data_collator
         self.data_collator = usual if is_training else self.eval_data_collator
         try:
-            loader = self._build_loader(
+            loader = self._core.build_loader(
                 dataset,
                 description=description,
                 batch_size=min(max(2 * (size // num_parts), 1), size) if num_parts else size,
@@ -282,15 +303,6 @@ class IPUMixin(Trainer):
         # A resumed run compares it with the argument, which counts rows of a micro-batch.
         self.state.train_batch_size = self.args.train_batch_size
         return resume_point
-
-    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
-        if self.combined_eval_batch_size > self.args.eval_batch_size:
-            # It would compare with a mean of calls, whose losses are means of micro-batch means.
-            self.corrections.watches_evaluation = False
-        session = super().evaluation_session(dataloader, **options)
-        # The loss of a batch counts once for each of its rows.
-        session.batch_size = self.combined_eval_batch_size
-        return session
 
     # ---- Programs ----
 
@@ -363,8 +375,8 @@ class IPUMixin(Trainer):
             return {**outputs, "loss": outputs["loss"].float().mean()}
         if "loss" in outputs:
             is_finite = outputs["loss"].isfinite()
-            if self.corrections.filters_losses and is_finite.any() and not is_finite.all():
-                self.corrections.warn(
+            if self._core.corrections.filters_losses and is_finite.any() and not is_finite.all():
+                self._core.corrections.warn(
                     "eval_batch_means",
                     "A micro-batch has a loss that is not finite, as if all of its labels are ignored, so `eval_loss` "
                     "leaves out all micro-batches of its call",
@@ -376,7 +388,7 @@ class IPUMixin(Trainer):
                 size=size,
                 micro_batch_size=self.args.eval_batch_size,
                 label_names=self.label_names,
-                count=self.corrections.num_items if "eval_batch_means" in self.corrections else None,
+                count=self._core.corrections.num_items if "eval_batch_means" in self._core.corrections else None,
             )
         return select_rows(outputs, size, slice(rows))
 
@@ -494,11 +506,6 @@ class IPUMixin(Trainer):
         if file.is_file():
             self._pending_device_rng = json.loads(read_text(file))
         self.programs.upload_weights()
-
-    def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
-        # The weights may have been cut into other pieces when the checkpoint was saved.
-        assert self.optimizer is not None
-        return repartition_state(state, self.optimizer, self.model)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()

@@ -143,7 +143,7 @@ class Corrections:
         if self.share is not None:
             return self.share.num_items.clamp(min=1)
         trainer = self._trainer
-        is_nested = trainer.is_in_train and trainer.module.evaluation is not None
+        is_nested = trainer.is_in_train and trainer._core.module.evaluation is not None
         is_multiplied = num_summed * trainer.accelerator.data_parallel_size > 1 and not trainer.loss_is_scaled_for_ga
         if self._has_watched or is_nested or not is_multiplied:
             return num_items
@@ -223,7 +223,7 @@ class Corrections:
         """Return the number of labels in a batch, or of examples if it has none that can be counted."""
         count, device = None, self._trainer.args.device
         if num_examples and isinstance(batch, Mapping) and batch.get("labels") is not None:
-            count = count_labels([batch], shifts_labels=self._trainer.loss_shifts_labels)
+            count = count_labels([batch], shifts_labels=self._trainer._loss_shifts_labels)
         return torch.as_tensor(num_examples if count is None else count, dtype=torch.float32, device=device)
 
     @property
@@ -444,7 +444,7 @@ class EvaluationLoss:
         self._trainer = trainer
         self._loader = loader
         self._watches = watches
-        self._is_corrected = trainer.corrections.corrects_evaluations
+        self._is_corrected = trainer._core.corrections.corrects_evaluations
         self._is_idle = trainer.accelerator.data_parallel_size == 1 and not self._is_corrected
         self._num_repeated = 0
         self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
@@ -457,7 +457,7 @@ class EvaluationLoss:
         """Return the mean loss of an evaluation, ``None`` if the mean that transformers computes is right."""
         # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
         is_alone = trainer.accelerator.data_parallel_size == 1
-        corrections = trainer.corrections
+        corrections = trainer._core.corrections
         watches = is_alone and corrections.watches_evaluation
         if is_alone and not watches and not corrections.corrects_evaluations:
             return None
@@ -466,7 +466,7 @@ class EvaluationLoss:
 
     def of_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
         """Inside the block, compute the loss of a batch; the context yields the batch without repeated examples."""
-        corrections = self._trainer.corrections
+        corrections = self._trainer._core.corrections
         labels = inputs.get("labels") if self._watches and isinstance(inputs, Mapping) else None
         watches = isinstance(labels, torch.Tensor) and labels.ndim > 1 and not labels.is_floating_point()
         if self._is_idle and not watches:
@@ -495,7 +495,7 @@ class EvaluationLoss:
 
     def mean(self, reported: float) -> float:
         """Return the mean loss: ``reported``, computed as in transformers, unless it is corrected."""
-        corrections, accelerator = self._trainer.corrections, self._trainer.accelerator
+        corrections, accelerator = self._trainer._core.corrections, self._trainer.accelerator
         if self._num_repeated:
             corrections.warn(
                 "eval_duplicates",
@@ -522,7 +522,7 @@ class EvaluationLoss:
         loss_PB, items_PB, examples_PB = np.moveaxis(table_PB3.cpu().double().numpy(), -1, 0)
         counts_PB = items_PB > 0
         finite_PB = counts_PB & np.isfinite(loss_PB)
-        if self._trainer.corrections.filters_losses and finite_PB.any():
+        if self._trainer._core.corrections.filters_losses and finite_PB.any():
             counts_PB = finite_PB
         items_PB = np.where(counts_PB, items_PB, 0)
         items_B = items_PB.sum(0)

@@ -213,7 +213,7 @@ def batch_metrics(trainer: "TrainerHooks", *, nested: bool) -> BatchedComputeMet
     if isinstance(compute_metrics, _TORCH_METRICS) and not _takes_prediction(compute_metrics):
         # What `preprocess_logits_for_metrics` returns is not shifted: it may have aligned it with the labels.
         is_causal = _head(trainer) in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        shifts = (is_causal or trainer.loss_shifts_labels) and trainer.preprocess_logits_for_metrics is None
+        shifts = (is_causal or trainer._loss_shifts_labels) and trainer.preprocess_logits_for_metrics is None
         return TorchMetrics(compute_metrics, own=nested, shifts_labels=shifts)
     if trainer.args.batch_eval_metrics and callable(compute_metrics):
         return BatchedComputeMetrics(compute_metrics)
@@ -268,7 +268,7 @@ def check_metrics(trainer: "TrainerHooks", *, evaluates: bool = True) -> None:
                 "but `compute_metrics` is made of torchmetrics, which take only logits and labels; leave "
                 "`include_for_metrics` out, or give a function."
             )
-        if trainer.scores_logits:
+        if trainer._core.scores_logits:
             for metric in [one for entry in entries for one in entry.modules() if isinstance(one, Metric)]:
                 _check_torch_metric(metric, trainer)
     elif not callable(compute_metrics):

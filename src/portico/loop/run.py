@@ -217,6 +217,7 @@ class TrainingRun:
     is_lightnings: bool = False  # whether the user's `lightning.Trainer` decides when to validate and save
 
     def __post_init__(self) -> None:
+        self.core = self.trainer._core
         self.device = self.trainer.args.device
         self._keep_model()
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
@@ -239,7 +240,7 @@ class TrainingRun:
         # Whether the current batch is the last one fetched for its window, at which processes average gradients. A
         # short window at the end of a stream closes without a step.
         self.closes_window = True
-        self.backward = BackwardPass(self.trainer.backward_at_once, inside_step=self.trainer.runs_backward_in_step)
+        self.backward = BackwardPass(self.core.backward_at_once, inside_step=self.core.runs_backward_in_step)
         # Loss and inputs of a batch until its backward pass is done.
         self.step_to_count: tuple[torch.Tensor, Batch] | None = None
         self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
@@ -267,7 +268,7 @@ class TrainingRun:
         state.global_step = lightning_checkpoint["global_step"]
         state.init_training_references(trainer, plan.max_steps, plan.num_train_epochs, None)
         state.compute_steps(trainer.args, plan.max_steps)
-        trainer.adopt_state(state)
+        self.core.adopt_state(state)
         self.rng_states = saved.get("rng_states")
         self.resume_point = ResumePoint.after(
             trainer.state.global_step,
@@ -291,9 +292,9 @@ class TrainingRun:
         """Restore optimizer, scheduler and Lightning's loops from the checkpoint, if there is one."""
         if self.checkpoint is None:
             return
-        self.trainer.restore_optimizer_and_scaler(self.checkpoint)
+        self.core.restore_optimizer_and_scaler(self.checkpoint)
         lightning_compat.continue_from(
-            self.trainer.lightning_trainer,
+            self.core.lightning_trainer,
             epoch=self.resume_point.epoch,
             num_batches_done=self.resume_point.num_batches_to_skip,
             batches_per_epoch=self.plan.steps_in_epoch,
@@ -302,14 +303,14 @@ class TrainingRun:
 
     def _stateful(self) -> dict[str, Any]:
         """Return the callbacks of Lightning and the data module, by the name of their states in a checkpoint."""
-        callbacks: list[Callback] = self.trainer.lightning_trainer.callbacks  # type: ignore[attr-defined]
+        callbacks: list[Callback] = self.core.lightning_trainer.callbacks
         named = {callback.state_key: callback for callback in callbacks if not isinstance(callback, EventBridge)}
-        return {**named, type(self.trainer.datamodule).__name__: self.trainer.datamodule}
+        return {**named, type(self.core.datamodule).__name__: self.core.datamodule}
 
     def save_lightning_states(self, folder: str) -> None:
         """Write the states of Lightning's callbacks and of the user's data modules into a checkpoint."""
         states = self._lightning_states()
-        pl_trainer, module = self.trainer.lightning_trainer, self.trainer.module
+        pl_trainer, module = self.core.lightning_trainer, self.core.module
         # What callbacks add to a checkpoint of Lightning, such as the averages of weights.
         added: dict[str, Any] = {}
         parts = self._stateful().values()
@@ -321,7 +322,7 @@ class TrainingRun:
                 callback.on_save_checkpoint(pl_trainer, module, checkpoint)
             added = {_IN_CHECKPOINT + name: checkpoint[name] for name in checkpoint.keys() - usual}
         self.states_written = pickled(states) if states else None
-        save_lightning_states(self.trainer.checkpoint_parts(), Path(folder), states | added)
+        save_lightning_states(self.core.checkpoint_parts(), Path(folder), states | added)
 
     def _lightning_states(self) -> dict[str, Any]:
         return {name: state for name, part in self._stateful().items() if (state := part.state_dict())}
@@ -335,14 +336,14 @@ class TrainingRun:
         folder = self.last_checkpoint
         states = self._lightning_states()
         if folder is not None and folder.is_dir() and pickled(states) != written:
-            update_lightning_states(self.trainer.checkpoint_parts(), folder, states)
+            update_lightning_states(self.core.checkpoint_parts(), folder, states)
 
     def restore_lightning_states(self) -> None:
         """Restore what :meth:`save_lightning_states` wrote, if the run resumes; warn of states that are missing."""
         if self.checkpoint is None or self.is_lightnings:
             return
         states, stateful = load_lightning_states(Path(self.checkpoint)), self._stateful()
-        module = self.trainer.module
+        module = self.core.module
         added = {
             name.removeprefix(_IN_CHECKPOINT): state
             for name, state in states.items()
@@ -357,19 +358,19 @@ class TrainingRun:
             )
         for name, part in stateful.items():
             if isinstance(part, Callback) and added:
-                part.on_load_checkpoint(self.trainer.lightning_trainer, module, checkpoint)
+                part.on_load_checkpoint(self.core.lightning_trainer, module, checkpoint)
             if name in states:
                 part.load_state_dict(states[name])
 
     def _lightning_checkpoint(self, module: "TrainerModule") -> dict[str, Any]:
-        pl_trainer = self.trainer.lightning_trainer
+        pl_trainer = self.core.lightning_trainer
         counts = {"epoch": pl_trainer.current_epoch, "global_step": self.trainer.state.global_step}
         return {**counts, "state_dict": module.state_dict()}
 
     def begin(self) -> None:
         trainer = self.trainer
         self.start_time = time.time()
-        self.is_trial = lightning_compat.is_fast_dev_run(trainer.lightning_trainer)
+        self.is_trial = lightning_compat.is_fast_dev_run(self.core.lightning_trainer)
         self.initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         self.globalstep_last_logged = self.initial_global_step = trainer.state.global_step
         self._keep_model()  # which the strategy has wrapped
@@ -416,12 +417,12 @@ class TrainingRun:
             self._restore_rng_states()
 
         if self.checkpoint is not None and self.epoch == self.resume_point.epoch:
-            trainer.corrections.restore_order(
+            self.core.corrections.restore_order(
                 self.checkpoint, loader, self.epoch, restore=restore if late_rng else None
             )
         if trainer.args.save_strategy != "no":
             self.epoch_start = EpochStart.of(loader, trainer.args)
-            if "resume_order" in trainer.corrections:
+            if "resume_order" in self.core.corrections:
                 self.epoch_start.watch(loader, trainer.args)
         batches = until_end(iter(loader))
         last_step = plan.num_update_steps_per_epoch - 1
@@ -433,8 +434,8 @@ class TrainingRun:
             already = 0
             window, self.num_items_in_batch = trainer.get_batch_samples(batches, num_planned, self.device)
             trainer.current_gradient_accumulation_steps = len(window)
-            is_summed = trainer.sums_losses(self.num_items_in_batch)
-            window, shares = trainer.corrections.shared_out(window, loader, is_summed=is_summed)
+            is_summed = self.core.sums_losses(self.num_items_in_batch)
+            window, shares = self.core.corrections.shared_out(window, loader, is_summed=is_summed)
             if 0 < len(window) < num_planned and not has_length(self.loader):
                 self._end_stream(update_step, len(window))
             if late_rng:
@@ -458,7 +459,7 @@ class TrainingRun:
             if self.declarations is not None:
                 self.declarations.declare(self.trainer.state.global_step, [f"accumulates {size} batches"])
             self.plan = replace(self.plan, gradient_accumulation_steps=size)
-            self.trainer.lightning_trainer.accumulate_grad_batches = size
+            self.core.lightning_trainer.accumulate_grad_batches = size
 
     def _epoch_loader(self) -> tuple[Any, int, bool]:
         """Return the epoch's loader, its first step, and whether random states are restored after its first window.
@@ -510,7 +511,7 @@ class TrainingRun:
 
     def _end_stream(self, update_step: int, num_batches: int) -> None:
         """Make a step of the batches left over at the end of a stream, if that is corrected."""
-        corrections, size = self.trainer.corrections, self.plan.gradient_accumulation_steps
+        corrections, size = self.core.corrections, self.plan.gradient_accumulation_steps
         corrections.warn(
             "stream_leftover",
             f"The last accumulation window of the stream has {num_batches} of {size} batches, and transformers adds "
@@ -518,7 +519,7 @@ class TrainingRun:
         )
         self.steps_on_leftover = "stream_leftover" in corrections
         if self.steps_on_leftover:
-            lightning_compat.end_epoch_after(self.trainer.lightning_trainer, update_step * size + num_batches)
+            lightning_compat.end_epoch_after(self.core.lightning_trainer, update_step * size + num_batches)
 
     def begin_batch(self, batch_idx: int) -> None:
         if self.states_written is not None:
@@ -536,7 +537,7 @@ class TrainingRun:
         """Add the loss of a batch whose backward pass is done, and count its operations and tokens."""
         trainer = self.trainer
         # A loss that is not finite counts as the mean loss since the last log (transformers, `_run_epoch`).
-        if trainer.corrections.filters(loss, inputs):
+        if self.core.corrections.filters(loss, inputs):
             since_log = 1 + trainer.state.global_step - self.globalstep_last_logged
             self.tr_loss += self.tr_loss / since_log
         else:
@@ -549,8 +550,8 @@ class TrainingRun:
         """Clip the gradients, note their norm and fire ``on_pre_optimizer_step``."""
         trainer = self.trainer
         if trainer.args.stop_on_nan:
-            trainer.corrections.stop_if_diverged()
-        self.grad_norm = trainer.clip_and_measure_gradients()
+            self.core.corrections.stop_if_diverged()
+        self.grad_norm = self.core.clip_and_measure_gradients()
         self._fire("on_pre_optimizer_step")
 
     def after_optimizer_step(self) -> None:
@@ -575,7 +576,7 @@ class TrainingRun:
         self._log_save_evaluate()
         self._declare()
         if trainer.state.global_step == self.initial_global_step + 1:
-            reserve_copies(trainer.checkpoint_parts())
+            reserve_copies(self.core.checkpoint_parts())
 
     def end_epoch(self) -> None:
         """End the epoch; an epoch without a batch ends the run."""
@@ -719,7 +720,7 @@ def build_lightning_trainer(
     """Return a ``lightning.Trainer`` that only runs the loops; without a ``plan`` it only evaluates.
 
     The event bridge is the first of ``callbacks``: it must see an epoch before a ``ModelCheckpoint`` does. ``further``
-    are the user's arguments, as checked by :func:`~portico.validation.check_lightning_kwargs`.
+    are the user's arguments, as checked by :func:`~portico.loop.validation.check_lightning_kwargs`.
     """
     options: dict[str, Any] = {
         # A sanity check runs the evaluation loader, which takes time, and reads a stream from its start.

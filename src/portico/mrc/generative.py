@@ -24,8 +24,8 @@ from portico.mrc.datasets.examples import Examples, answer_texts
 from portico.mrc.models.from_scratch import explained_fields, train_generator_tokenizer
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
-from portico.mrc.trainer import AnswerSession, MRCTrainer
-from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from portico.mrc.trainer import AnswerCore, AnswerSession, MRCTrainer
+from portico.seq2seq import Seq2SeqCore, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from portico.trust.names import data_only
 
 SMALL_T5 = {
@@ -201,8 +201,21 @@ class GeneratedAnswerSession(AnswerSession):
         )
 
 
+class GeneratedAnswerCore(AnswerCore, Seq2SeqCore):
+    """Answers with what a :class:`Seq2SeqMRCTrainer` generates."""
+
+    trainer: "Seq2SeqMRCTrainer"
+
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+        if not self.is_answering or self.trainer.args.predict_with_generate:
+            return super().evaluation_session(dataloader, **options)
+        # Logits of an encoder-decoder are not answers: without generation there is only a loss.
+        return EvaluationSession(self.trainer, dataloader, **{**options, "prediction_loss_only": True})
+
+
 @data_only
-class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `evaluate` takes examples
+# `evaluate` takes examples
+class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer, core=GeneratedAnswerCore):  # type: ignore[misc]
     """Trains encoder-decoders to answer and evaluates the answers they generate.
 
     With ``args.predict_with_generate`` an evaluation generates from features, turns the tokens into answers with
@@ -241,9 +254,3 @@ class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer):  # type: ignore[misc]  # `e
         if features is None:
             features, examples = self.eval_dataset, self.eval_examples
         return self._predicted(features, examples, ignore_keys, metric_key_prefix, **gen_kwargs)
-
-    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
-        if self._answering_options is None or self.args.predict_with_generate:
-            return super().evaluation_session(dataloader, **options)
-        # Logits of an encoder-decoder are not answers: without generation there is only a loss.
-        return EvaluationSession(self, dataloader, **{**options, "prediction_loss_only": True})

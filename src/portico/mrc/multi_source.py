@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset, Sampler
 from portico.compat.annotations import DataCollator, EvalExamples, ProcessingClass
 from portico.compat.annotations import Examples as Features
 from portico.errors import InputError
+from portico.loop.core import TrainerCore
 from portico.mrc.distillation import DistillationMixin
 from portico.mrc.trainer import MRCTrainer
 from portico.trainer import Trainer, run_in_workers
@@ -63,10 +64,10 @@ def _endless_order(source: range, generator: torch.Generator) -> Iterator[int]:
             yield source[index]
 
 
-class MultiSourceMixin(Trainer):
-    """Trains on a ``ConcatDataset`` or a list of datasets, each batch from one of them; put it before a trainer."""
+class MultiSourceCore(TrainerCore):
+    """Takes lists of datasets."""
 
-    def _init_data(
+    def adopt_data(
         self,
         data_collator: DataCollator | None,
         train_dataset: Features | None,
@@ -74,7 +75,11 @@ class MultiSourceMixin(Trainer):
         processing_class: "ProcessingClass | None",
     ) -> None:
         train_dataset, eval_dataset = _concatenated(train_dataset), _concatenated(eval_dataset)
-        super()._init_data(data_collator, train_dataset, eval_dataset, processing_class)
+        super().adopt_data(data_collator, train_dataset, eval_dataset, processing_class)
+
+
+class MultiSourceMixin(Trainer, core=MultiSourceCore):
+    """Trains on a ``ConcatDataset`` or a list of datasets, each batch from one of them; put it before a trainer."""
 
     def _get_train_sampler(self, train_dataset: Features | None = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -157,10 +162,10 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
             loader = self.get_eval_dataloader(part)
             started = time.time()
             with self._answering(its_examples, part, file_suffix=f"_{number}"):
-                output = self._run_evaluation_loop(
+                output = self._core.run_evaluation_loop(
                     loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
                 )
-            each.append(self._with_speed(output, metric_key_prefix, started))
+            each.append(self._core.add_speed(output, metric_key_prefix, started))
             self.save_metrics(f"{metric_key_prefix}_{number}", each[-1], combined=False)
             answered.append(self.answered)
         self.answered = answered

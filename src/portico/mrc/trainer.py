@@ -19,14 +19,15 @@ from portico.compat.annotations import Batch, DataCollator, EvalExamples, Loader
 from portico.compat.annotations import Examples as Features
 from portico.compat.transformers import EvalLoopOutput, PredictionOutput, has_length
 from portico.errors import InputError, InputTypeError
+from portico.loop.core import TrainerCore
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.outputs import to_arrays
+from portico.loop.validation import check_examples, named_sets
 from portico.mrc.collators import RightPaddingCollator, by_columns
 from portico.mrc.datasets.examples import Examples
 from portico.trainer import Trainer
 from portico.trust.disk import write_text
 from portico.trust.names import data_only
-from portico.validation import check_examples, named_sets
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -141,8 +142,64 @@ def takes_stage(function: Callable[..., Any]) -> bool:
     return "stage" in parameters or len(parameters) > 3
 
 
+class AnswerCore(TrainerCore):
+    """Answers the examples of an :class:`MRCTrainer` where it evaluates."""
+
+    trainer: "MRCTrainer"
+    # Strategies such as ddp_spawn evaluate in worker processes, which send these attributes back.
+    carried_from_workers = (*TrainerCore.carried_from_workers, "answered")
+
+    @property
+    def scores_logits(self) -> bool:  # type: ignore[override]
+        return self.trainer.post_process_function is None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the current evaluation answers examples, and does not only measure the loss."""
+        return self.trainer._answering_options is not None
+
+    def add_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
+        if not self.trainer.legacy_metrics:
+            return super().add_speed(output, prefix, start_time)
+        left_out = (f"{prefix}_loss", f"{prefix}_model_preparation_time")
+        return {name: value for name, value in (output.metrics or {}).items() if name not in left_out}
+
+    def adopt_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
+        super().adopt_model(model, model_init)
+        # The labels are parameters of the head; transformers' `find_labels` only sees the signature of the model.
+        if self.trainer._head_parameters() and self.trainer.args.label_names is None:
+            positions = ("start_positions", "end_positions")
+            self.trainer.label_names = [name for name in positions if name in self.trainer._head_parameters()]
+
+    def batched_alike(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
+        features, collator = by_columns(dataset, data_collator)
+        tokenizers = (self.trainer.processing_class, getattr(data_collator, "tokenizer", None))
+        if collator is data_collator and "left" in [getattr(one, "padding_side", None) for one in tokenizers]:
+            collator = RightPaddingCollator(data_collator)
+        return features, collator
+
+    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
+        answering = self.trainer._answering_options
+        if answering is None:
+            return super().evaluation_session(dataloader, **options)
+        return self.trainer._session_class(
+            self.trainer,
+            dataloader,
+            post_process_function=self.trainer.post_process_function,
+            on_answered=partial(setattr, self.trainer, "answered"),
+            **answering,
+            **options,
+        )
+
+    def evaluating_own_data(self, name: str | None) -> AbstractContextManager[Any]:
+        features, examples = self.trainer.eval_dataset, self.trainer.eval_examples
+        if isinstance(features, Mapping):
+            features, examples = features[name], None if examples is None else examples[name]
+        return self.trainer._answering(examples, features)
+
+
 @data_only
-class MRCTrainer(Trainer):
+class MRCTrainer(Trainer, core=AnswerCore):
     """Trains extractive models and evaluates their answers instead of their logits.
 
     Evaluation runs the model over features (windows of a passage), turns logits into answers with
@@ -163,8 +220,6 @@ class MRCTrainer(Trainer):
         answered: Result of the last post-processing.
     """
 
-    # Strategies such as ddp_spawn evaluate in worker processes, which send these attributes back.
-    _carried_from_workers = (*Trainer._carried_from_workers, "answered")
     _session_class: type[AnswerSession] = AnswerSession
 
     def __init__(
@@ -179,13 +234,12 @@ class MRCTrainer(Trainer):
         _check_kinds(eval_examples, post_process_function, legacy_metrics)
         self.eval_examples: Any = eval_examples
         self.post_process_function: Any = post_process_function
-        self.scores_logits = post_process_function is None
         self.legacy_metrics = legacy_metrics
         self.answered: Any = None
         self._answering_options: dict[str, Any] | None = None
         kwargs["eval_dataset"] = eval_dataset
         super().__init__(*args, **kwargs)
-        limits = (self.lightning_trainer.limit_val_batches, self.lightning_trainer.limit_test_batches)
+        limits = (self._core.lightning_trainer.limit_val_batches, self._core.lightning_trainer.limit_test_batches)
         if post_process_function is not None and any(isinstance(limit, int) or limit < 1 for limit in limits):
             raise InputError(
                 "`lightning_kwargs` limits evaluations to some batches, but an answer needs all features of its "
@@ -281,19 +335,6 @@ class MRCTrainer(Trainer):
         if logs or not self.legacy_metrics:
             super().log(logs, start_time)
 
-    def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
-        if not self.legacy_metrics:
-            return super()._with_speed(output, prefix, start_time)
-        left_out = (f"{prefix}_loss", f"{prefix}_model_preparation_time")
-        return {name: value for name, value in (output.metrics or {}).items() if name not in left_out}
-
-    def _init_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
-        super()._init_model(model, model_init)
-        # The labels are parameters of the head; transformers' `find_labels` only sees the signature of the model.
-        if self._head_parameters() and self.args.label_names is None:
-            positions = ("start_positions", "end_positions")
-            self.label_names = [name for name in positions if name in self._head_parameters()]
-
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is not None:
             return
@@ -313,25 +354,6 @@ class MRCTrainer(Trainer):
         # Post-processing finds the features of an example by their order.
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
 
-    def batched_alike(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
-        features, collator = by_columns(dataset, data_collator)
-        tokenizers = (self.processing_class, getattr(data_collator, "tokenizer", None))
-        if collator is data_collator and "left" in [getattr(one, "padding_side", None) for one in tokenizers]:
-            collator = RightPaddingCollator(data_collator)
-        return features, collator
-
-    def evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
-        if self._answering_options is None:
-            return super().evaluation_session(dataloader, **options)
-        return self._session_class(
-            self,
-            dataloader,
-            post_process_function=self.post_process_function,
-            on_answered=partial(setattr, self, "answered"),
-            **self._answering_options,
-            **options,
-        )
-
     @contextmanager
     def _answering(
         self, examples: Examples | None, features: Features | None, *, file_suffix: str = ""
@@ -349,12 +371,6 @@ class MRCTrainer(Trainer):
             yield
         finally:
             self._answering_options = enclosing
-
-    def evaluating_own_data(self, name: str | None) -> AbstractContextManager[Any]:
-        features, examples = self.eval_dataset, self.eval_examples
-        if isinstance(features, Mapping):
-            features, examples = features[name], None if examples is None else examples[name]
-        return self._answering(examples, features)
 
     def _check_examples(self, examples: object) -> None:
         if examples is None and self.post_process_function is not None:

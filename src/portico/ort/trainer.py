@@ -14,6 +14,7 @@ from typing_extensions import override
 from portico.compat.transformers import PredictionOutput, TrainOutput
 from portico.deprecated import warn_of_old_spelling
 from portico.errors import InputError, InputTypeError
+from portico.loop.core import TrainerCore
 from portico.loop.run import TrainingRun
 from portico.ort.api import compile as compile_in_ort
 from portico.ort.api import compiled_call, running_in_torch
@@ -53,7 +54,43 @@ _WITHOUT_EFFECT = {
 }
 
 
-class ORTMixin(Trainer):
+class ORTCore(TrainerCore):
+    """Tells the strategy what runs in ONNX Runtime, and runs the loss there too."""
+
+    trainer: "ORTMixin"
+
+    @override
+    def use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
+        super().use_lightning_trainer(run)
+        self.trainer._configure_strategy()
+
+    @override
+    def forward_with_loss(
+        self,
+        model: nn.Module,
+        inputs: "annotations.Batch",
+        labels: torch.Tensor | None,
+        num_items_in_batch: "annotations.NumItems",
+    ) -> tuple[torch.Tensor, Any]:
+        """Run ``compute_loss_func`` and label smoothing in ONNX Runtime too if ``use_module_with_loss`` is set."""
+        call = compiled_call(self.trainer.model)
+        has_own_loss = labels is not None or self.trainer.compute_loss_func is not None
+        if not (self.trainer.args.use_module_with_loss and has_own_loss and call is not None and call.is_on):
+            return super().forward_with_loss(model, inputs, labels, num_items_in_batch)
+        if self.trainer._module_with_loss is None or self.trainer._module_with_loss.model is not self.trainer.model:
+            loss_function = self.trainer.compute_loss_func
+            if loss_function is None:
+                assert self.trainer.label_smoother is not None, "labels are separate from the inputs"
+                loss_function = partial(self.trainer.label_smoother, **self.smoothing_options(self.trainer.model))
+            self.trainer._module_with_loss = ModuleWithLoss(self.trainer.model, loss_function)
+        self.trainer._module_with_loss.train(self.trainer.model.training)
+        settings, strict = call.options
+        whole = compile_in_ort(self.trainer._module_with_loss, settings=settings, strict=strict, report=call.report)
+        loss, outputs = whole(inputs, labels, num_items_in_batch)
+        return loss, outputs
+
+
+class ORTMixin(Trainer, core=ORTCore):
     """A mixin that makes a trainer run its model in ONNX Runtime, as in ``class ORTMRCTrainer(ORTMixin, MRCTrainer)``.
 
     The trainer's arguments are accepted in optimum's order; ``feature``, ``task`` and ``onnx_model_path`` of
@@ -191,14 +228,9 @@ class ORTMixin(Trainer):
 
     # ---- The strategy and the loss ----
 
-    @override
-    def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
-        super()._use_lightning_trainer(run)
-        self._configure_strategy()
-
     def _configure_strategy(self) -> None:
         # Lightning made the strategy from its name alone.
-        strategy = self.lightning_trainer.strategy
+        strategy = self._core.lightning_trainer.strategy
         if isinstance(strategy, RunsInORT):
             strategy.configure(
                 strict=self.args.strict, evaluate_in_ort=self.args.evaluate_in_ort, settings=self.args.session_settings
@@ -221,31 +253,6 @@ class ORTMixin(Trainer):
         finally:
             self.args.evaluate_in_ort = before
             self._configure_strategy()
-
-    @override
-    def _forward_with_loss(
-        self,
-        model: nn.Module,
-        inputs: "annotations.Batch",
-        labels: torch.Tensor | None,
-        num_items_in_batch: "annotations.NumItems",
-    ) -> tuple[torch.Tensor, Any]:
-        """Run ``compute_loss_func`` and label smoothing in ONNX Runtime too if ``use_module_with_loss`` is set."""
-        call = compiled_call(self.model)
-        has_own_loss = labels is not None or self.compute_loss_func is not None
-        if not (self.args.use_module_with_loss and has_own_loss and call is not None and call.is_on):
-            return super()._forward_with_loss(model, inputs, labels, num_items_in_batch)
-        if self._module_with_loss is None or self._module_with_loss.model is not self.model:
-            loss_function = self.compute_loss_func
-            if loss_function is None:
-                assert self.label_smoother is not None, "labels are separate from the inputs"
-                loss_function = partial(self.label_smoother, **self._smoothing_options(self.model))
-            self._module_with_loss = ModuleWithLoss(self.model, loss_function)
-        self._module_with_loss.train(self.model.training)
-        settings, strict = call.options
-        whole = compile_in_ort(self._module_with_loss, settings=settings, strict=strict, report=call.report)
-        loss, outputs = whole(inputs, labels, num_items_in_batch)
-        return loss, outputs
 
 
 @data_only

@@ -20,7 +20,7 @@ from transformers import ProgressCallback, TrainerCallback
 
 import portico
 from models import Line, Points, PointStream, toy_trainer
-from portico.validation import PASSED_ON, SAID_ELSEWHERE
+from portico.loop.validation import PASSED_ON, SAID_ELSEWHERE
 
 
 def with_kwargs(output_dir, parts=None, changes=None, **kwargs):

@@ -70,14 +70,14 @@ def test_empty_cache_steps(tmp_path, monkeypatch):
 def test_liger_kernels_are_applied(tmp_path, monkeypatch):
     applied = []
     monkeypatch.setattr("portico.compat.transformers.apply_liger_kernel", lambda *given: applied.append(given))
-    monkeypatch.setattr("portico.validation.check_kernels", lambda args: None)
+    monkeypatch.setattr("portico.loop.validation.check_kernels", lambda args: None)
     trainer = bert_trainer(tmp_path, use_liger_kernel=True, liger_kernel_config={"rope": True})
     trainer.train()
     assert applied == [(trainer.model, {"rope": True})]
 
 
 def test_liger_needs_its_package(tmp_path, monkeypatch):
-    monkeypatch.setattr("portico.validation.is_liger_kernel_available", lambda: False)
+    monkeypatch.setattr("portico.loop.validation.is_liger_kernel_available", lambda: False)
     trainer = bert_trainer(tmp_path, use_liger_kernel=True)
     trainer.evaluate()  # which applies no kernels, under transformers either
     with pytest.raises(ImportError, match="pip install liger-kernel"):
@@ -85,7 +85,7 @@ def test_liger_needs_its_package(tmp_path, monkeypatch):
 
 
 def test_liger_kernels_on_the_cpu(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("portico.validation.is_liger_kernel_available", lambda: True)
+    monkeypatch.setattr("portico.loop.validation.is_liger_kernel_available", lambda: True)
     monkeypatch.setattr("portico.compat.transformers.apply_liger_kernel", lambda *given: None)
     bert_trainer(tmp_path, use_liger_kernel=True).train()
     assert "liger-kernel has no kernels for the CPU" in caplog.text

@@ -20,7 +20,7 @@ from portico.arguments import READ_IN_TRAINING, argument_rules
 from portico.checkpoint import writer
 from portico.deprecated import RetiredArguments
 from portico.distributed.placement import PLACEMENT
-from portico.validation import PASSED_ON
+from portico.loop.validation import PASSED_ON
 from releases import since_transformers
 
 

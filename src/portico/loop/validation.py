@@ -6,7 +6,7 @@ The class is checked first, then each part, the training arguments, and the part
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -92,44 +92,13 @@ INSTEAD = {
 }
 
 
-# Hooks of the training loop that `transformers.Trainer` lacks, so a subclass may use the names for something else.
-OWN_HOOKS = (
-    "adopt_state",
-    "backward_at_once",
-    "batched_alike",
-    "batches_of",
-    "checkpoint_parts",
-    "clip_and_measure_gradients",
-    "evaluating_own_data",
-    "evaluation_session",
-    "lightning_callbacks_of",
-    "loss_shifts_labels",
-    "move_model_to_its_device",
-    "record_in_history",
-    "renew_optimizer_and_scheduler",
-    "restore_optimizer_and_scaler",
-    "runs_backward_in_step",
-    "set_up_run",
-    "start_engine",
-    "sums_losses",
-)
-
-
 def refuse_unsuitable_hooks(trainer_class: type, base: type) -> None:
-    """Refuse a subclass of ``base`` that overrides a method never called here, or a hook with other parameters."""
+    """Refuse a subclass of ``base`` that overrides a method never called here."""
     for name, instead in INSTEAD.items():
         if getattr(trainer_class, name, None) is not getattr(base, name, None):
             raise InputError(
                 f"`{trainer_class.__name__}` overrides `{name}`, which is never called here, since Lightning runs the "
                 f"loops; override {instead} instead."
-            )
-    for name in OWN_HOOKS:
-        override, hook = inspect.getattr_static(trainer_class, name), inspect.getattr_static(base, name)
-        if override is not hook and not _can_replace(override, hook):
-            what = "property" if isinstance(hook, property) else f"method `{name}{_bare_signature(hook)}`"
-            raise InputError(
-                f"`{trainer_class.__name__}.{name}` replaces a {what} of the trainer, which the training loop uses; "
-                "give your attribute another name, or the same parameters to replace the trainer's."
             )
 
 
@@ -155,23 +124,6 @@ def warn_of_misspelt_hooks(trainer_class: type, base: type) -> None:
 
 # Of `difflib`: one letter of about ten.
 _NEARLY_EQUAL = 0.92
-
-
-def _can_replace(override: object, hook: Any) -> bool:
-    if isinstance(hook, property):
-        return not callable(override)
-    if not callable(override):
-        return False
-    given = [one for one in inspect.signature(hook).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    try:
-        inspect.signature(override).bind(*(one.name for one in given if one.default is one.empty))
-    except TypeError:
-        return False
-    return True
-
-
-def _bare_signature(method: Callable[..., object]) -> str:
-    return f"({', '.join(inspect.signature(method).parameters)})"
 
 
 # ---- Each part by itself ----
