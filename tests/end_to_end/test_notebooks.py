@@ -11,6 +11,7 @@ from notebook_outputs import FOLDER, executed, shape, violations
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SLOW = {
+    "lightning": "runs the loops of Lightning and of portico",
     "reading": "trains a reader for minutes",
     "sweep": "trains several models",
     "backends": "compiles models for ONNX Runtime and for the emulator of IPUs",

@@ -1,7 +1,7 @@
-"""Train and save with one name of a library taken away after the other, each in a process of its own.
+"""Train and save without names of libraries, in a new process for each argument: one name, or several with commas.
 
-A script, since the modules of portico must be imported after the name is gone. Prints a list in JSON per name: the
-name, how far a run came, and the error that ended it.
+A script, since the modules of portico must be imported after the names are gone. Prints a list in JSON per argument:
+the argument, how far a run came, and the error that ended it.
 """
 
 import json
@@ -23,33 +23,34 @@ for heavy in ("accelerate.state", "accelerate.utils", "lightning.pytorch", "tran
 
 
 class Without:
-    """A module without one of its names."""
+    """A module without some of its names."""
 
-    def __init__(self, module, name):
-        self.module, self.name = module, name
+    def __init__(self, module, names):
+        self.module, self.names = module, names
 
     def __getattr__(self, name):
-        if name == self.name:
+        if name in self.names:
             raise AttributeError(name)
         return getattr(self.module, name)
 
 
-def take_away(name):
-    """Let portico find a name of its table nowhere in transformers, or take ``module:name`` out of another library."""
-    if ":" in name:
-        module, _, path = name.partition(":")
-        owner, _, last = path.rpartition(".")
-        target = sys.modules[module]
-        delattr(getattr(target, owner) if owner else target, last)
-        return
-    original, real = hf_compat._HOMES[name][1], hf_compat.import_module
-    hf_compat.import_module = lambda home: Without(real(home), original)
+def take_away(names):
+    """Let portico find names of its table nowhere in transformers, and take ``module:name`` out of other libraries."""
+    for name in names:
+        if ":" in name:
+            module, _, path = name.partition(":")
+            owner, _, last = path.rpartition(".")
+            target = sys.modules[module]
+            delattr(getattr(target, owner) if owner else target, last)
+    originals, real = {hf_compat._HOMES[name][1] for name in names if ":" not in name}, hf_compat.import_module
+    if originals:
+        hf_compat.import_module = lambda home: Without(real(home), originals)
 
 
-def outcome(name):
+def outcome(names):
     reached = "nothing"
     try:
-        take_away(name)
+        take_away(names)
         import portico
 
         for exported in portico.__all__:
@@ -79,16 +80,16 @@ def main():
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     with Path(os.devnull).open("w") as nothing:
-        for name in sys.argv[1:]:
+        for argument in sys.argv[1:]:
             reading, writing = os.pipe()
             child = os.fork()
             if child == 0:
                 os.dup2(nothing.fileno(), 1)
-                os.write(writing, json.dumps([name, *outcome(name)]).encode())
+                os.write(writing, json.dumps([argument, *outcome(argument.split(","))]).encode())
                 os._exit(0)
             os.close(writing)
             with os.fdopen(reading) as answer:
-                print(answer.read() or json.dumps([name, "nothing", "ended"]), flush=True)
+                print(answer.read() or json.dumps([argument, "nothing", "ended"]), flush=True)
             os.waitpid(child, 0)
 
 

@@ -44,31 +44,50 @@ ACCELERATE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def outcomes():
-    """How far a run came without each name, and the error that ended it."""
+def outcomes_without(*arguments):
+    """Return how far a run came without the names of each argument, and the error that ended it."""
     script = Path(__file__).with_name("missing_names.py")
     # As in a user's process: nothing else has imported these modules.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     run = subprocess.run(
-        [sys.executable, str(script), *NAMES, *ACCELERATE], env=variables, capture_output=True, text=True, check=True
+        [sys.executable, str(script), *arguments], env=variables, capture_output=True, text=True, check=True
     )
     return {name: (reached, error) for name, reached, error in map(json.loads, run.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_run_without_name_of_transformers(outcomes, name):
-    reached, error = outcomes[name]
-    if name not in NEEDED_TO_TRAIN:
-        assert reached == "saving", error
-        return
+@pytest.fixture(scope="module")
+def outcomes():
+    return outcomes_without(*NAMES, *ACCELERATE)
+
+
+def check_refusal(reached, error, names):
     assert reached == "import"
-    assert f"needs `{hf_compat._HOMES[name][1]}` of `{hf_compat._HOMES[name][0]}`" in error
+    assert any(f"needs `{hf_compat._HOMES[name][1]}` of `{hf_compat._HOMES[name][0]}`" in error for name in names)
     assert (
         f"install transformers {hf_compat.LOWEST_VERSION} to {hf_compat.CHECKED_VERSION}, or a newer portico" in error
     )
 
 
+def test_runs_without_names():
+    """All names at once that a run does not need, and all that it needs; the next tests take one after the other."""
+    others = ",".join([*sorted(set(NAMES) - {*NEEDED_TO_TRAIN}), *ACCELERATE])
+    needed = ",".join(NEEDED_TO_TRAIN)
+    outcomes = outcomes_without(others, needed)
+    assert outcomes[others] == ("saving", "")
+    check_refusal(*outcomes[needed], NEEDED_TO_TRAIN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_run_without_name_of_transformers(outcomes, name):
+    reached, error = outcomes[name]
+    if name in NEEDED_TO_TRAIN:
+        check_refusal(reached, error, [name])
+    else:
+        assert reached == "saving", error
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACCELERATE)
 def test_run_without_name_of_accelerate(outcomes, name):
     reached, error = outcomes[name]

@@ -217,6 +217,7 @@ def sharded_in_other_ways(folder):
     np.testing.assert_array_equal(*texts)
 
 
+@pytest.mark.slow
 @since_transformers("5.23")
 def test_models_that_are_split_by_a_plan_read_in_parts_and_asked_for_text(tmp_path):
     one = causal(tmp_path / "one")

@@ -6,6 +6,7 @@ import torch
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from transformers import TrainingArguments as HuggingFaceArguments
+from transformers.utils import logging as hf_logging
 
 from models import toy_arguments
 from portico.distributed.placement import lightning_placement, resolve_strategy
@@ -46,6 +47,7 @@ def test_fp16_becomes_16_mixed(tmp_path, monkeypatch):
 
 
 def test_fp16_on_a_cpu_trains_in_float32_with_a_warning(tmp_path, caplog):
+    hf_logging.warning_once.cache_clear()
     assert lightning_placement(toy_arguments(tmp_path, fp16=True))["precision"] == "32-true"
     assert "`fp16=True` has no effect on a CPU" in caplog.text
 
