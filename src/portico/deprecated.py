@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 import transformers
 
@@ -408,23 +408,6 @@ def retired_treatments() -> dict[str, str]:
 # ---- Signatures ----
 
 
-class _AdaptedTrainer(Protocol):
-    """The parts of a trainer that its older spellings use."""
-
-    args: Any
-    state: transformers.TrainerState
-    processing_class: "ProcessingClass | None"
-
-    @property
-    def evaluation_loop(self) -> Callable[..., EvalLoopOutput]: ...
-
-    @property
-    def init_hf_repo(self) -> Callable[..., None]: ...
-
-    @property
-    def accelerator(self) -> Any: ...
-
-
 _ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; give these and the rest by keyword."
 
 
@@ -546,7 +529,7 @@ class _OlderTrainerNames:
         self.processing_class = tokenizer
 
     def prediction_loop(
-        self: _AdaptedTrainer,
+        self: Any,
         dataloader: "Loader",
         description: str,
         prediction_loss_only: bool | None = None,
@@ -557,7 +540,7 @@ class _OlderTrainerNames:
         warn_of_old_name("Trainer.prediction_loop", "Trainer.evaluation_loop")
         return self.evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
 
-    def init_git_repo(self: _AdaptedTrainer, at_init: bool = False) -> None:
+    def init_git_repo(self: Any, at_init: bool = False) -> None:
         """Create the repository on the hub; there is no local clone."""
         warn_of_old_name("Trainer.init_git_repo", "Trainer.init_hf_repo")
         self.init_hf_repo()
@@ -565,14 +548,14 @@ class _OlderTrainerNames:
     def _nested_gather(self: Any, tensors: "Nested | None", name: str | None = None) -> Any:
         return None if tensors is None else self.accelerator.gather(tensors)
 
-    def _pad_across_processes(self: _AdaptedTrainer, tensor: "Nested", pad_index: int = -100) -> Any:
+    def _pad_across_processes(self: Any, tensor: "Nested", pad_index: int = -100) -> Any:
         return self.accelerator.pad_across_processes(tensor, dim=1, pad_index=pad_index)
 
     def _gather_and_numpify(self, tensors: "Nested | None", name: str) -> Any:
         return None if tensors is None else nested_numpify(self._nested_gather(tensors, name))
 
     def _sorted_checkpoints(
-        self: _AdaptedTrainer,
+        self: Any,
         output_dir: str | None = None,
         checkpoint_prefix: str = "checkpoint",
         use_mtime: bool = False,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
@@ -25,7 +25,6 @@ from portico.errors import InputError, InputRuntimeError, InputTypeError
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import TrainerState
 
     from portico.arguments import TrainingArguments
     from portico.compat.annotations import Trial
@@ -86,35 +85,6 @@ def worst_instead(name: str, value: float, direction: str) -> float:
 
 
 # ---- Backends ----
-
-
-class _HasModel(Protocol):
-    def set_model(self, model: "nn.Module | None") -> None: ...
-
-
-class SearchedTrainer(Protocol):
-    """The part of a trainer that a search uses: to train and evaluate a trial, and to release the model afterwards."""
-
-    model: "nn.Module"
-    model_wrapped: "nn.Module"
-    optimizer: Any
-    lr_scheduler: Any
-    callback_handler: hf_compat.CallbackHandler
-    objective: Any
-    args: "TrainingArguments"
-    state: "TrainerState"
-    compute_objective: Callable[[dict[str, float]], Any]
-    hp_space: "Callable[[Trial], dict[str, Any]]"
-
-    @property
-    def accelerator(self) -> "Accelerator": ...
-
-    @property
-    def module(self) -> _HasModel: ...
-
-    def train(self, *, trial: "Trial") -> object: ...
-
-    def evaluate(self) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -186,9 +156,7 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
             raise optuna.TrialPruned()
 
     @override
-    def run(
-        self, trainer: SearchedTrainer, n_trials: int, direction: Any, **options: Any
-    ) -> BestRun | list[BestRun] | None:
+    def run(self, trainer: Any, n_trials: int, direction: Any, **options: Any) -> BestRun | list[BestRun] | None:
         import optuna
 
         if options.pop("n_jobs", 1) != 1:
@@ -228,7 +196,7 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
 _BEST = ("best_metric", "best_global_step", "best_model_checkpoint")
 
 
-def _adopt_best(trainer: SearchedTrainer, found: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+def _adopt_best(trainer: Any, found: Mapping[str, Any], params: Mapping[str, Any]) -> None:
     """Let the state name the best checkpoint of the best trial, and warn that the arguments are the last trial's."""
     for name, value in found.items():
         setattr(trainer.state, name, value)
@@ -240,7 +208,7 @@ def _adopt_best(trainer: SearchedTrainer, found: Mapping[str, Any], params: Mapp
         )
 
 
-def _follow_trials(trainer: SearchedTrainer, survived: type | tuple[type, ...]) -> None:
+def _follow_trials(trainer: Any, survived: type | tuple[type, ...]) -> None:
     """Train the trials of the first process until it sends ``None``.
 
     Errors in ``survived`` end a trial but not the search, like ``catch`` of ``Study.optimize``.
@@ -253,7 +221,7 @@ def _follow_trials(trainer: SearchedTrainer, survived: type | tuple[type, ...]) 
             _train_and_evaluate(trainer, trial)
 
 
-def _train_and_evaluate(trainer: SearchedTrainer, trial: "Trial") -> Any:
+def _train_and_evaluate(trainer: Any, trial: "Trial") -> Any:
     trainer.objective = None
     trainer.train(trial=trial)
     if trainer.objective is None:
@@ -263,13 +231,13 @@ def _train_and_evaluate(trainer: SearchedTrainer, trial: "Trial") -> Any:
     return trainer.objective
 
 
-def release_model(trainer: SearchedTrainer) -> None:
+def release_model(trainer: Any) -> None:
     """Release model, optimizer and scheduler, since the next trial makes new ones, and empty the device's cache."""
     handler = trainer.callback_handler
-    trainer.model = trainer.model_wrapped = handler.model = None  # type: ignore[assignment]
+    trainer.model = trainer.model_wrapped = handler.model = None
     trainer.optimizer = handler.optimizer = None
     trainer.lr_scheduler = handler.lr_scheduler = None
-    trainer.module.set_model(None)
+    trainer._core.module.set_model(None)
     release_memory()
 
 
@@ -305,7 +273,7 @@ class RaySearch(SearchBackend, hf_compat.RayTuneBackend):
             ray.tune.report({**evaluation.metrics, "objective": evaluation.objective}, checkpoint=checkpoint)
 
     @override
-    def run(self, trainer: SearchedTrainer, n_trials: int, direction: Any, **options: Any) -> BestRun:
+    def run(self, trainer: Any, n_trials: int, direction: Any, **options: Any) -> BestRun:
         # The trainer is pickled for the processes of the trials: without weights, since each trial makes its model.
         release_model(trainer)
         best: BestRun = super().run(trainer, n_trials, direction, **options)

@@ -373,7 +373,7 @@ class Trainer:
         if hasattr(self.data_collator, "collate_batch"):  # of transformers 2, which its constructor refuses
             check_collator(self.data_collator)
         evaluates = self.args.eval_strategy != "no" or self.args.eval_on_start
-        check_metrics(self, evaluates=evaluates or self.args.batch_eval_metrics)
+        check_metrics(self._core.trainer, evaluates=evaluates or self.args.batch_eval_metrics)
         check_parts(
             Parts(
                 args=self.args,
@@ -392,7 +392,7 @@ class Trainer:
                 and not self._core.overrides("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate"),
             )
         )
-        log_overridden_arguments(self)
+        log_overridden_arguments(self._core.trainer)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Create ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
@@ -660,7 +660,7 @@ class Trainer:
         trial: "Trial",
     ) -> tuple[int, int]:
         """Set up the state of a run; return its first epoch and the number of batches to skip in it."""
-        self.state = fresh_state(self)
+        self.state = fresh_state(self._core.trainer)
         self.state.is_hyper_param_search = trial is not None
         self.state.train_batch_size = self._train_batch_size
         self.state.compute_steps(self.args, max_steps)

@@ -149,7 +149,7 @@ class DescentRun(TrainingRun):
     plan: EpochPlan
 
     def __init__(self, trainer: "LoopTrainer", **options: Any) -> None:
-        super().__init__(trainer, **options)
+        super().__init__(cast("Any", trainer), **options)
         self.gd_trainer = trainer.gd_trainer
         self.group: list[Any] = []
         self.outputs: list[dict[str, Any]] = []
@@ -313,7 +313,7 @@ class ValidationSession(EvaluationSession):
     """
 
     def __init__(self, trainer: "LoopTrainer", loader: "Loader", **options: Any) -> None:
-        super().__init__(trainer, loader, **options)
+        super().__init__(cast("Any", trainer), loader, **options)
         self.gd_trainer = trainer.gd_trainer
         self.sums = LossSums()
         self.metrics: dict[str, Any] = {}
@@ -476,7 +476,7 @@ class LoopTrainer(Trainer, core=LoopCore):
             world_size=self.args.world_size,
         )
         self._trial = None
-        self.state = fresh_state(self)
+        self.state = fresh_state(cast("Any", self))
         self.state.compute_steps(self.args, plan.max_steps)
         self.state.global_step = progress.total_batches
         self.state.init_training_references(self, plan.max_steps, plan.num_train_epochs, None)

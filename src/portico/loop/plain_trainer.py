@@ -244,7 +244,8 @@ def _plan_of(pl_trainer: pl.Trainer, trainer: "TrainerHooks", loader: "Loader") 
     def plan_for(max_steps: int, num_train_epochs: float) -> RunPlan:
         planned = copy.copy(args)
         planned.max_steps, planned.num_train_epochs = max_steps, num_train_epochs
-        counts = trainer.set_initial_training_values(planned, loader)
+        counts: tuple[int, int, int, float, int, int, int]
+        counts = trainer.set_initial_training_values(planned, loader)  # type: ignore[assignment]  # none of it unknown
         return RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
 
     is_trial = lightning_compat.is_fast_dev_run(pl_trainer)

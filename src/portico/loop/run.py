@@ -542,7 +542,7 @@ class TrainingRun:
             self.tr_loss += self.tr_loss / since_log
         else:
             self.tr_loss += loss
-        trainer.current_flos += float(trainer.floating_point_ops(inputs))
+        trainer.current_flos += float(trainer.floating_point_ops(inputs))  # type: ignore[assignment]  # as there
         trainer._track_num_input_tokens(inputs)
         self.step_to_count = None
 

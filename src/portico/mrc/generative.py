@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from transformers import (
@@ -210,7 +210,7 @@ class GeneratedAnswerCore(AnswerCore, Seq2SeqCore):
         if not self.is_answering or self.trainer.args.predict_with_generate:
             return super().evaluation_session(dataloader, **options)
         # Logits of an encoder-decoder are not answers: without generation there is only a loss.
-        return EvaluationSession(self.trainer, dataloader, **{**options, "prediction_loss_only": True})
+        return EvaluationSession(cast("Any", self.trainer), dataloader, **{**options, "prediction_loss_only": True})
 
 
 @data_only

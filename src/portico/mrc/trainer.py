@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -183,7 +183,7 @@ class AnswerCore(TrainerCore):
         if answering is None:
             return super().evaluation_session(dataloader, **options)
         return self.trainer._session_class(
-            self.trainer,
+            cast("Any", self.trainer),
             dataloader,
             post_process_function=self.trainer.post_process_function,
             on_answered=partial(setattr, self.trainer, "answered"),
