@@ -21,8 +21,9 @@ HF_COMPAT = ("compat.transformers", "compat.older")
 FEWEST_LINES = 40
 MOST_FUNCTION_LINES = 70
 
-MOST_FILES_IN_A_CIRCLE = 10
+MOST_FILES_IN_A_CIRCLE = 5
 MOST_FLOORS = 9
+MOST_NAMES_IN_A_PROTOCOL = 15
 MOST_ROOT_MODULES = 12
 MOST_UNTYPED = 0.08
 MOST_UNTYPED_IN_A_ROOM = 0.12
@@ -138,6 +139,7 @@ def violations(package: Path) -> list[str]:
     for module in modules.values():
         found += _vague_name(module)
         found += _method_collections(module)
+        found += _large_protocols(module)
         found += _long_functions(module)
         found += _assignments_to_own_classes(module, package.name)
         found += _assignments_of_unrelated_values(module)
@@ -354,6 +356,17 @@ def _floors(graph: Mapping[str, set[str]]) -> dict[str, int]:
     for name in graphlib.TopologicalSorter(graph).static_order():
         floors[name] = 1 + max((floors[one] for one in graph.get(name, ())), default=0)
     return floors
+
+
+def _large_protocols(module: Module) -> Iterator[str]:
+    """Find protocols that describe a class, instead of the few names that a function needs."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Protocol") for base in node.bases):
+            names = {
+                getattr(one, "name", None) or ast.unparse(one) for one in node.body if not isinstance(one, ast.Expr)
+            }
+            if len(names) > MOST_NAMES_IN_A_PROTOCOL:
+                yield f"{module.path}:{node.lineno} is a protocol of {len(names)} names: take the class, or less of it"
 
 
 def _private_uses_of_the_trainer(modules: Modules) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What the loop may call on a trainer: the methods and attributes of ``transformers.Trainer``, and nothing else.
 
-A type, and no class: mypy holds what the loop calls against the class of transformers.
+A type, and no class: mypy holds what the loop calls against the class of transformers. The core of the trainer
+(:mod:`portico.loop.core`) is untyped here, since it makes the objects that take a trainer of this type.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,11 @@ if TYPE_CHECKING:
 
     from portico.arguments import TrainingArguments
     from portico.distributed.accelerator import Accelerator
-    from portico.loop.core import TrainerCore
 
     class TrainerHooks(transformers.Trainer):
         """``transformers.Trainer`` as portico's trainer implements it."""
 
-        _core: TrainerCore
+        _core: Any
         args: TrainingArguments
         model: nn.Module
         accelerator: Accelerator
