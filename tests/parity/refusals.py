@@ -716,7 +716,7 @@ FAILS = (
     ),
     Fails(
         "portico/seq2seq.py",
-        "Seq2SeqTrainer._check_generation",
+        "_check_generation",
         attempt=evaluates({"predict_with_generate": True}, kind="Seq2Seq", compute_metrics=lambda result: {}),
     ),
     Fails(

@@ -212,6 +212,12 @@ class LeanEvaluationLoop(EvaluationLoop):
         self._stage_name = "test" if self.trainer.testing else "validation"
 
     @override
+    def _on_before_fetch(self) -> None:
+        """Do nothing: Lightning's would only name a span of the profiler, of which there is none."""
+
+    _on_after_fetch = _on_before_fetch
+
+    @override
     def _evaluation_step(
         self, batch: "Batch", batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
     ) -> None:

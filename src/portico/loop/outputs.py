@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from portico.compat.transformers import logger
 from portico.compat.tree import map_tensors, named_tensors
@@ -310,12 +311,12 @@ def set_training(model: nn.Module) -> None:
     The check takes a tenth of the time of the call, which would set an attribute of each module at every step.
     """
     modules: list[nn.Module | None] = [model]
-    plain = nn.Module.train
+    plain = (nn.Module.train, DistributedDataParallel.train)  # which only calls the first
     for module in modules:
         if module is None:
             continue
         state = module.__dict__
-        if not state.get("training") or "train" in state or type(module).train is not plain:
+        if not state.get("training") or "train" in state or type(module).train not in plain:
             model.train()
             return
         if children := state["_modules"]:
