@@ -357,12 +357,16 @@ def connect_launched(strategy: "Strategy") -> None:
 
 def all_gather(strategy: "Strategy", tensor: torch.Tensor) -> torch.Tensor:
     """Stack the tensors of all processes of ``strategy``, without gradients; the shapes must be equal."""
+    return torch.stack(_of_each_process(strategy, tensor))
+
+
+def _of_each_process(strategy: "Strategy", tensor: torch.Tensor) -> list[torch.Tensor]:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return strategy.all_gather(tensor)
+        return [part.clone() for part in strategy.all_gather(tensor)]
     tensor = tensor.detach().contiguous()
     parts = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(parts, tensor)
-    return torch.stack(parts)
+    return parts
 
 
 # Copying a larger tensor would take longer than a collective call of its own.
@@ -377,7 +381,7 @@ def all_gather_several(strategy: "Strategy", tensors: Sequence[torch.Tensor]) ->
         return [all_gather(strategy, tensor) for tensor in tensors]
     packed = torch.cat([tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in small])
     sizes = [tensor.nbytes for tensor in small]
-    parts = [part.clone().split(sizes) for part in all_gather(strategy, packed)]  # a copy begins at a multiple of all
+    parts = [part.split(sizes) for part in _of_each_process(strategy, packed)]
     together = {
         id(tensor): torch.stack([part[number].view(tensor.dtype).reshape(tensor.shape) for part in parts])
         for number, tensor in enumerate(small)

@@ -73,11 +73,10 @@ class EvaluationSession:
         self.batch_metrics = None
         if trainer.compute_metrics is not None:
             self.batch_metrics = batch_metrics(trainer, nested=trainer._core.module.evaluation is not None)
-        # Repeated losses can be a view without memory if only the buffer, which copies them, reads them.
+        # Repeated losses can be a view without memory if only a gather and the buffer, which copy them, read them.
         self._views_losses = (
             self.batch_metrics is None
             and isinstance(self.losses, OutputBuffer)
-            and trainer.accelerator.num_processes == 1
             and trainer.gather_function == trainer.accelerator.gather_for_metrics
         )
         # `predict` returns its arrays, with or without metrics.
