@@ -13,7 +13,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_ba
 from transformers import CONFIG_NAME, WEIGHTS_NAME
 
 from portico.arguments import as_transformers_arguments
-from portico.checkpoint.manifest import refuse_oversized_model
+from portico.checkpoint.manifest import refuse_oversized_model, refuse_unreadable
 from portico.checkpoint.writer import save_arguments
 from portico.compat import transformers as hf_compat
 from portico.errors import InputError, InputRuntimeError, loading_pretrained, reason_of
@@ -80,7 +80,11 @@ def loading_model(setting: str, name: str, what: str, advice: str) -> Iterator[N
     refuse_missing_model(setting, name)
     with loading_pretrained(f"`{setting}={name}` cannot be loaded as {what}", advice):
         refuse_oversized_model(name)
-        yield
+        try:
+            yield
+        except Exception:  # safetensors says that a file is missing which it may not read
+            refuse_unreadable(Path(name))
+            raise
 
 
 def with_earlier_tags(folder: str, tags: str | list[str] | None) -> str | list[str] | None:

@@ -34,6 +34,7 @@ from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_of
 from portico.commands import demo, replay, report, sweep
 from portico.compat.releases import is_before
+from portico.errors import InputPermissionError
 from portico.hub import refuse_missing_model
 from portico.loop.model_setup import made_logger
 from portico.mrc.config import load_examples
@@ -335,6 +336,36 @@ def test_a_folder_that_an_ordinary_user_cannot_write_to_is_named(folder_for, com
         with pytest.raises(SystemExit, match=r"^1$"):
             commands["report"](folder)
     assert f"{folder / 'report.html'}: cannot be written (Permission denied)" in capsys.readouterr().err
+
+
+UNREADABLE = [
+    *(("resume", f"checkpoint-2/{name}") for name in ("model.safetensors", "optimizer.pt", "trainer_state.json")),
+    *(("resume", f"checkpoint-2/{name}") for name in ("portico_manifest.json", "rng_state.pth", "scheduler.pt")),
+    *(("evaluate", name) for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")),
+    *(("report", name) for name in ("config.yaml", "eval_predictions.json", "trainer_state.json")),
+    *(
+        ("replay", name)
+        for name in ("config.yaml", "checkpoint-2/model.safetensors", "checkpoint-2/trainer_state.json")
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "name"), UNREADABLE)
+def test_a_file_that_may_not_be_read_is_not_called_damaged(command, name, folder_for, commands, place, capsys):
+    folder = folder_for(command)
+    assert (folder / name).is_file()
+    with as_ordinary_user(place):
+        (folder / name).chmod(0)
+        with suppress(SystemExit):
+            try:
+                commands[command](folder)
+            except InputPermissionError as error:
+                print(error, file=sys.stderr)  # as the command line does
+    said = capsys.readouterr().err
+    assert Path(name).name in said
+    assert "ermission" in said
+    assert "damaged" not in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("way", hostile_folders.WAYS)

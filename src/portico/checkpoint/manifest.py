@@ -433,6 +433,15 @@ def unreadable(error: PermissionError) -> InputPermissionError:
     )
 
 
+def refuse_unreadable(folder: Path) -> None:
+    """Raise the error for the first file of a model in ``folder`` that this user may not read, if there is one."""
+    for file in [*sorted(folder.glob("*.json")), *weight_files(folder)]:
+        try:
+            file.open("rb").close()
+        except PermissionError as error:
+            raise unreadable(error) from error
+
+
 def of_another_model(path: Path, part: str, model: object, what: str) -> InputRuntimeError:
     """Return the error for weights or an optimizer in ``path`` that do not fit ``model``; ``what`` says which."""
     return InputRuntimeError(
