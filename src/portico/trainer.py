@@ -461,7 +461,6 @@ class Trainer:
                 lr_scheduler=self.lr_scheduler,
                 optimizer_cls_and_kwargs=self.optimizer_cls_and_kwargs,
                 strategy=self.lightning_trainer.strategy,
-                even_batches=self.accelerator.dataloader_config.even_batches,
                 runs_backward_in_step=self.runs_backward_in_step,
                 reads_eval_dataset=evaluates
                 and not self._overrides("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate"),

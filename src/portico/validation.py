@@ -688,7 +688,6 @@ class Parts:
     lr_scheduler: object
     optimizer_cls_and_kwargs: object
     strategy: "Strategy"
-    even_batches: bool
     runs_backward_in_step: bool
     reads_eval_dataset: bool
     """Whether loaders of the trainer read it during the training, and not only methods that the user overrides."""
@@ -812,7 +811,7 @@ def check_parts(parts: Parts) -> None:
         )
     if parts.runs_backward_in_step:
         refuse_own_backward(parts.strategy)
-    check_model(parts.strategy, parts.model, even_batches=parts.even_batches)
+    check_model(parts.strategy, parts.model)
     if isinstance(parts.strategy, EngineStrategy):
         parts.strategy.check(has_optimizer=parts.optimizer is not None or parts.lr_scheduler is not None)
     check_sequences(parts.strategy, parts.model)

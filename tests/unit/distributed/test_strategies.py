@@ -446,10 +446,10 @@ def test_model_without_a_tensor_parallel_plan_is_rejected(tmp_path):
         toy_trainer(tmp_path, parts={"args": args, "model": two_layer_bert()})
 
 
-def test_uneven_batches_of_a_shared_model_are_rejected(tmp_path):
+def test_uneven_batches_of_a_shared_model_are_left_to_the_processes_to_compare(tmp_path):
+    # Whether a process has fewer steps is known when each has counted its own, and begin_call compares them.
     args = toy_arguments(tmp_path, devices=2, fsdp=True, accelerator_config={"even_batches": False})
-    with pytest.raises(InputError, match=r"`accelerator_config={'even_batches': False}` .* would wait forever"):
-        toy_trainer(tmp_path, parts={"args": args, "model": two_layer_bert()})
+    toy_trainer(tmp_path, parts={"args": args, "model": two_layer_bert()})
 
 
 def test_cast_of_a_sharded_model_is_rejected(tmp_path):
