@@ -209,11 +209,15 @@ class GradientDescentTrainer(RegistrableTrainer):
         self.num_epochs = num_epochs
         self.num_gradient_accumulation_steps = num_gradient_accumulation_steps
         self.world_size = world_size
+        self.is_distributed = distributed
         self.metric_tracker = MetricTracker(validation_metric, patience)
         check_limits(grad_norm=grad_norm, grad_clipping=grad_clipping)
         self._grad_norm = grad_norm
         self._grad_clipping = grad_clipping
         self._check(patience)
+        # Lightning takes no integers of numpy.
+        self.num_epochs = int(num_epochs)
+        self.num_gradient_accumulation_steps = int(num_gradient_accumulation_steps)
         chosen = {"accelerator": accelerator, "strategy": strategy, "devices": devices, "num_nodes": num_nodes}
         placement = lightning_placement(cuda_device, distributed, world_size, chosen)
         placement |= lightning_precision(opt_level, use_amp, grad_scaling, precision, placement.get("accelerator"))

@@ -153,7 +153,11 @@ class MRCData:
             if not file:
                 raise InputError(f"`data.{name}={file}` names no file; set it to a path, a glob, a folder, or a list.")
             paths_of(file)  # both are looked for before the first is read, which may take long
-        train, validation = (read_examples(file, **options, **limit) for file in given.values())
+        # As for `run_qa`, a question may be given several times to train on, such as with other contexts.
+        train, validation = (
+            read_examples(file, **options, **limit, ids_may_repeat=name == "train_file")
+            for name, file in given.items()
+        )
         return train, validation
 
 
