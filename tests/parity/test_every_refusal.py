@@ -5,6 +5,7 @@ What no check refuses is tested from the other side, by generated input, in test
 
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -85,10 +86,23 @@ def test_the_documentation_names_the_deviation(entry):
     assert " ".join(entry.sentence.split()) in " ".join(page.split())
 
 
+def source_of(module):
+    """Return the source of a module, which is not imported: predecessors need older packages."""
+    package, *names = module.split(".")
+    found = importlib.util.find_spec(package)
+    if found is None:
+        pytest.skip(f"{package} is not installed")
+    for folder in found.submodule_search_locations:
+        path = Path(folder, *names)
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                return file.read_text(encoding="utf-8")
+    pytest.skip(f"{module} is not installed")
+
+
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if isinstance(entry, Says)], ids=named)
 def test_the_peer_refuses_it_in_its_source(entry):
-    source = inspect.getsource(importlib.import_module(entry.peer))
-    assert entry.sentence in re.sub(r"\"\s+f?\"", "", source)
+    assert entry.sentence in re.sub(r"\"\s+f?\"", "", source_of(entry.peer))
 
 
 def test_transformers_has_no_input_of_ours():
