@@ -104,6 +104,7 @@ from portico.validation import (
     check_parts,
     prepare_arguments,
     refuse_empty,
+    refuse_unevaluable,
     refuse_unsavable,
     refuse_unsuitable_hooks,
     refuse_untrainable,
@@ -449,6 +450,8 @@ class Trainer:
             check_collator(self.data_collator)
         evaluates = self.args.eval_strategy != "no" or self.args.eval_on_start
         check_metrics(self, evaluates=evaluates or self.args.batch_eval_metrics)
+        if evaluates:
+            refuse_unevaluable(self.args)
         check_parts(
             Parts(
                 args=self.args,
@@ -1297,6 +1300,8 @@ class Trainer:
                     )
                 return metrics
             self._memory_tracker.start()
+            if not self.is_in_train:
+                refuse_unevaluable(self.args)
             loader = self.get_eval_dataloader(datasets)
             start_time = time.time()
             output = self._run_evaluation_loop(
@@ -1420,6 +1425,7 @@ class Trainer:
         """
         with self.datamodule.lending(test_dataset, "test") as test_dataset:
             self._memory_tracker.start()
+            refuse_unevaluable(self.args)
             loader = self.get_test_dataloader(test_dataset)
             start_time = time.time()
             output = self._run_evaluation_loop(

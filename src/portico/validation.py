@@ -37,8 +37,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from portico.arguments import (
     NO_COMPILER,
-    READ_IN_TRAINING,
     UNUSUAL_NUMBERS,
+    Stage,
     TrainingArguments,
     adopt_arguments,
     argument_rules,
@@ -46,6 +46,7 @@ from portico.arguments import (
     metric_key,
     refuse_none,
     refuse_wrong_kinds,
+    stage_that_reads,
     warn_of_other_kinds,
 )
 from portico.checkpoint.weights import has_adapters
@@ -559,9 +560,15 @@ def refuse_unusable_arguments(args: TrainingArguments) -> None:
 def refuse_untrainable(args: TrainingArguments) -> None:
     """Refuse training arguments that an evaluation does not read and no training could use."""
     refuse_none(args)
-    refuse_wrong_kinds(args, trains=True)
-    check_numbers(args, trains=True)
+    refuse_wrong_kinds(args, "training")
+    check_numbers(args, "training")
     check_kernels(args)
+
+
+def refuse_unevaluable(args: TrainingArguments) -> None:
+    """Refuse training arguments that no evaluation could use, and that a training without one does not read."""
+    refuse_wrong_kinds(args, "evaluation")
+    check_numbers(args, "evaluation")
 
 
 def apply_log_level(args: "TrainingArguments") -> None:
@@ -573,10 +580,19 @@ def apply_log_level(args: "TrainingArguments") -> None:
 
 
 def refuse_unsupported(args: TrainingArguments) -> None:
-    """Refuse values outside a field's choices."""
+    """Refuse values outside a field's choices, and warn of an order of the data that counts as random."""
     for field in dataclasses.fields(args):
         choices, value = field.metadata.get("choices"), getattr(args, field.name)
-        if choices is not None and value is not None and value not in choices:
+        if choices is None or value is None or value in choices:
+            continue
+        if field.name == "train_sampling_strategy":
+            logger.warning(
+                "`train_sampling_strategy=%r` is unknown and counts as 'random', as in transformers; set it to one of "
+                "%s.",
+                value,
+                ", ".join(map(repr, choices)),
+            )
+        else:
             raise InputError(
                 f"Unknown value `{field.name}={value!r}`; set it to one of {', '.join(map(repr, choices))}."
             )
@@ -592,13 +608,13 @@ def check_async_save(args: TrainingArguments) -> None:
         )
 
 
-def check_numbers(args: TrainingArguments, *, trains: bool = False) -> None:
-    """Refuse numbers out of range: those that only training reads if the trainer ``trains``, or else the others."""
+def check_numbers(args: TrainingArguments, stage: Stage = "construction") -> None:
+    """Refuse numbers out of range that are first read in a ``stage``."""
     known = argument_rules()
     fields = [
         (field.name, getattr(args, field.name), known[field.name])
         for field in dataclasses.fields(args)
-        if field.name in known and (field.name in READ_IN_TRAINING) is trains
+        if field.name in known and stage_that_reads(args, field.name) == stage
     ]
     for name, value, rule in fields:
         # Scripts that count steps write `num_train_epochs=-1`.

@@ -47,7 +47,12 @@ from portico.report.terminal import plain_console
 from portico.trainer import Trainer
 from portico.trust.names import TARGET as TARGET
 from portico.trust.names import data_only, import_target
-from portico.validation import check_lightning_kwargs, refuse_untrainable, refuse_unusable_arguments
+from portico.validation import (
+    check_lightning_kwargs,
+    refuse_unevaluable,
+    refuse_untrainable,
+    refuse_unusable_arguments,
+)
 
 # Callbacks of other libraries that our configuration files name; all take data only.
 data_only(EarlyStoppingCallback, "transformers.EarlyStoppingCallback")
@@ -276,6 +281,7 @@ class TrainerExperiment(Experiment):
         # A trainer refuses these too, but it is made when the data has been read and the model been built.
         refuse_unusable_arguments(args)
         refuse_untrainable(args)
+        refuse_unevaluable(args)
         trainer = getattr(self, "trainer", None)
         options = check_lightning_kwargs(getattr(trainer, "keywords", {}).get("lightning_kwargs"))
         if not options.get("fast_dev_run"):  # which is not tracked
