@@ -92,6 +92,7 @@ from portico.trust.disk import read_text, replaced, staged_folder, write_text
 from portico.trust.files import save_tensors
 from portico.trust.names import data_only, made_part
 from portico.validation import (
+    OWN_HOOKS_OF_TRAINING,
     Parts,
     check_best_metric,
     check_callback,
@@ -102,8 +103,11 @@ from portico.validation import (
     check_optimizers,
     check_part_kinds,
     check_parts,
+    check_strategy_of_training,
     prepare_arguments,
+    refuse_cast_of_shards,
     refuse_empty,
+    refuse_uncalled_hooks,
     refuse_unevaluable,
     refuse_unsavable,
     refuse_unsuitable_hooks,
@@ -464,7 +468,6 @@ class Trainer:
                 lr_scheduler=self.lr_scheduler,
                 optimizer_cls_and_kwargs=self.optimizer_cls_and_kwargs,
                 strategy=self.lightning_trainer.strategy,
-                runs_backward_in_step=self.runs_backward_in_step,
                 reads_eval_dataset=evaluates
                 and not self._overrides("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate"),
             )
@@ -474,6 +477,10 @@ class Trainer:
     def _check_training(self) -> None:
         """Refuse what only a training reads; methods of a subclass may read it otherwise."""
         refuse_untrainable(self.args)
+        refuse_uncalled_hooks(type(self), Trainer)
+        refuse_unsuitable_hooks(type(self), Trainer, OWN_HOOKS_OF_TRAINING)
+        strategy = self.lightning_trainer.strategy
+        check_strategy_of_training(self.args, strategy, runs_backward_in_step=self.runs_backward_in_step)
         if not self._overrides("compute_loss", "training_step"):
             check_loss_function(self.compute_loss_func)
         if not self._overrides("_save", "save_model", "_save_checkpoint"):
@@ -1381,6 +1388,7 @@ class Trainer:
         loop = self.prediction_loop if is_older else self.evaluation_loop
         if not self.is_in_train:
             check_metrics(self)
+            refuse_cast_of_shards(self.args, self.model)
         # Here too, for an overridden `evaluation_loop`: under transformers the forward still casts after training.
         was_trained = self.module.run is not None
         strategy = self.lightning_trainer.strategy

@@ -58,7 +58,7 @@ from portico.compat.transformers import (
 )
 from portico.distributed.accelerator import apply_accelerator_settings
 from portico.distributed.deepspeed import EngineStrategy
-from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty
+from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty, is_sharded
 from portico.distributed.placement import check_placement
 from portico.distributed.precision import full_evaluation_dtype
 from portico.distributed.sequence import check_sequences
@@ -95,36 +95,43 @@ INSTEAD = {
 
 # Hooks of the training loop that `transformers.Trainer` lacks, so a subclass may use the names for something else.
 OWN_HOOKS = (
-    "adopt_state",
-    "backward_at_once",
     "batched_alike",
-    "batches_of",
-    "checkpoint_parts",
-    "clip_and_measure_gradients",
     "evaluating_own_data",
     "evaluation_session",
     "lightning_callbacks_of",
     "loss_shifts_labels",
     "move_model_to_its_device",
     "record_in_history",
+    "runs_backward_in_step",
+    "start_engine",
+)
+# A trainer that only evaluates calls none of these.
+OWN_HOOKS_OF_TRAINING = (
+    "adopt_state",
+    "backward_at_once",
+    "batches_of",
+    "checkpoint_parts",
+    "clip_and_measure_gradients",
     "renew_optimizer_and_scheduler",
     "restore_optimizer_and_scaler",
-    "runs_backward_in_step",
     "set_up_run",
-    "start_engine",
     "sums_losses",
 )
 
 
-def refuse_unsuitable_hooks(trainer_class: type, base: type) -> None:
-    """Refuse a subclass of ``base`` that overrides a method never called here, or a hook with other parameters."""
+def refuse_uncalled_hooks(trainer_class: type, base: type) -> None:
+    """Refuse to train with a subclass of ``base`` that overrides a method never called here."""
     for name, instead in INSTEAD.items():
         if getattr(trainer_class, name, None) is not getattr(base, name, None):
             raise InputError(
                 f"`{trainer_class.__name__}` overrides `{name}`, which is never called here, since Lightning runs the "
                 f"loops; override {instead} instead."
             )
-    for name in OWN_HOOKS:
+
+
+def refuse_unsuitable_hooks(trainer_class: type, base: type, hooks: Sequence[str] = OWN_HOOKS) -> None:
+    """Refuse a subclass of ``base`` that overrides one of its ``hooks`` with other parameters."""
+    for name in hooks:
         override, hook = inspect.getattr_static(trainer_class, name), inspect.getattr_static(base, name)
         if override is not hook and not _can_replace(override, hook):
             what = "property" if isinstance(hook, property) else f"method `{name}{_bare_signature(hook)}`"
@@ -704,7 +711,6 @@ class Parts:
     lr_scheduler: object
     optimizer_cls_and_kwargs: object
     strategy: "Strategy"
-    runs_backward_in_step: bool
     reads_eval_dataset: bool
     """Whether loaders of the trainer read it during the training, and not only methods that the user overrides."""
 
@@ -825,16 +831,30 @@ def check_parts(parts: Parts) -> None:
             "max_steps has to be specified. The total number of steps must be known in advance to bound the training "
             "loop and to configure the learning rate scheduler. Set `max_steps` to an int >= 1."
         )
-    if parts.runs_backward_in_step:
-        refuse_own_backward(parts.strategy)
     check_model(parts.strategy, parts.model)
     if isinstance(parts.strategy, EngineStrategy):
         parts.strategy.check(has_optimizer=parts.optimizer is not None or parts.lr_scheduler is not None)
     check_sequences(parts.strategy, parts.model)
-    if isinstance(parts.strategy, ShardedStrategy) and parts.train_dataset is not None and full_evaluation_dtype(args):
+
+
+def check_strategy_of_training(args: TrainingArguments, strategy: "Strategy", *, runs_backward_in_step: bool) -> None:
+    """Refuse to train in a way that ``strategy`` cannot; warn of evaluations that will be refused afterwards."""
+    if runs_backward_in_step:
+        refuse_own_backward(strategy)
+    if args.save_strategy != "no":
+        refuse_sharded_weights(strategy)
+    if isinstance(strategy, ShardedStrategy) and full_evaluation_dtype(args):
+        logger.warning(
+            "`bf16_full_eval` and `fp16_full_eval` have no effect in training, and after it this trainer cannot "
+            "evaluate: the model is sharded and keeps its type. Set `bf16=True` instead, or evaluate with another "
+            "trainer."
+        )
+
+
+def refuse_cast_of_shards(args: TrainingArguments, model: "nn.Module") -> None:
+    """Refuse to evaluate a model in half precision that is sharded already."""
+    if full_evaluation_dtype(args) and is_sharded(model):
         raise InputError(
             "`bf16_full_eval` and `fp16_full_eval` cast a model, but one that is sharded for training keeps its type; "
-            "set `bf16=True` instead, or evaluate with a trainer that has no `train_dataset`."
+            "set `bf16=True` instead, or evaluate with a trainer that has not trained."
         )
-    if args.save_strategy != "no":
-        refuse_sharded_weights(parts.strategy)

@@ -839,7 +839,7 @@ NAMED = (
     ),
     Named(
         VALIDATION,
-        "refuse_unsuitable_hooks",
+        "refuse_uncalled_hooks",
         "never called here",
         page=MIGRATION,
         sentence="Overriding a method that portico does not call is an error",
@@ -853,16 +853,15 @@ NAMED = (
     ),
     Named(
         VALIDATION,
-        "check_parts",
-        "`bf16_full_eval` and `fp16_full_eval`",
+        "refuse_cast_of_shards",
         page=SCALE,
-        sentence="`bf16_full_eval` and `fp16_full_eval` are refused, since they need full weights",
+        sentence="so is an evaluation with `bf16_full_eval` or `fp16_full_eval` after the training",
     ),
     Named(
         STRATEGIES,
         "_fsdp_strategy",
         page=SCALE,
-        sentence='`optim="adafactor"`, `bf16_full_eval` and `fp16_full_eval` are refused',
+        sentence='`optim="adafactor"` is refused, since it needs full weights',
     ),
     Named(VALIDATION, "check_async_save", page=SCALE, sentence="so uploading each save is refused"),
     Named(

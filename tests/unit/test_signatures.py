@@ -11,7 +11,7 @@ import portico
 from models import ToyDataset, tiny_bert, toy_trainer
 from parity.peers import OWN_FIELDS
 from portico.deprecated import RetiredArguments
-from portico.validation import INSTEAD, OWN_HOOKS
+from portico.validation import INSTEAD, OWN_HOOKS, OWN_HOOKS_OF_TRAINING
 
 pytestmark = pytest.mark.pinned
 
@@ -134,7 +134,7 @@ def test_results_are_transformers_classes(tmp_path):
 def test_override_of_unused_method_is_rejected(name, tmp_path):
     subclass = type("Curious", (portico.Trainer,), {name: lambda self, *args, **kwargs: None})
     with pytest.raises(portico.InputError, match=f"`Curious` overrides `{name}`, which is never.*override"):
-        toy_trainer(tmp_path, subclass)
+        toy_trainer(tmp_path, subclass).train()
 
 
 def test_hooks_of_our_own_are_listed():
@@ -145,7 +145,7 @@ def test_hooks_of_our_own_are_listed():
         for name in added
         if callable(one := inspect.getattr_static(portico.Trainer, name)) or isinstance(one, property)
     }
-    assert set(OWN_HOOKS) == hooks - older
+    assert {*OWN_HOOKS, *OWN_HOOKS_OF_TRAINING} == hooks - older
 
 
 @pytest.mark.parametrize("name", OWN_HOOKS)
@@ -153,6 +153,18 @@ def test_chance_use_of_the_name_of_a_hook_is_rejected(name, tmp_path):
     subclass = type("Chance", (portico.Trainer,), {name: lambda self, colour, *, size: None})
     with pytest.raises(portico.InputError, match=f"`Chance.{name}` replaces a .*another name"):
         toy_trainer(tmp_path, subclass)
+
+
+@pytest.mark.parametrize("name", [*OWN_HOOKS_OF_TRAINING, *INSTEAD])
+def test_trainer_that_only_evaluates_may_use_the_names_of_the_training_loop(name, tmp_path):
+    def fail(self, colour, *, size):
+        raise AssertionError(f"an evaluation calls {name}")
+
+    subclass = type("Chance", (portico.Trainer,), {name: fail})
+    trainer = toy_trainer(tmp_path, subclass)
+    assert trainer.evaluate()["eval_loss"] > 0
+    with pytest.raises(portico.InputError, match=f"`Chance.{name}` replaces a|`Chance` overrides `{name}`"):
+        trainer.train()
 
 
 def test_hooks_can_be_replaced(tmp_path):
