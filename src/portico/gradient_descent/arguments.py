@@ -102,7 +102,8 @@ def check_counts(**counts: object) -> None:
 
 def check_limits(*, grad_norm: object, grad_clipping: object) -> None:
     """Raise ``ConfigurationError`` unless both are positive numbers or ``None``; ``grad_norm`` may be 0 or a bool."""
-    for name, limit in {"grad_norm": grad_norm, "grad_clipping": grad_clipping}.items():
+    limits: dict[str, Any] = {"grad_norm": grad_norm, "grad_clipping": grad_clipping}
+    for name, limit in limits.items():
         # As in AllenNLP, a norm of 0 does not rescale.
         if limit is None or (name == "grad_norm" and (isinstance(limit, bool) or limit == 0)):
             continue
