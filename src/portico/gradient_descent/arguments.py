@@ -107,7 +107,7 @@ def check_limits(*, grad_norm: object, grad_clipping: object) -> None:
         # As in AllenNLP, a norm of 0 does not rescale.
         if limit is None or (name == "grad_norm" and (isinstance(limit, bool) or limit == 0)):
             continue
-        if isinstance(limit, bool) or not isinstance(limit, Real) or not limit > 0:
+        if isinstance(limit, bool) or not isinstance(limit, Real) or not float(limit) > 0:
             raise ConfigurationError(f"`{name}={limit!r}` is not a limit; set it to a number above 0 or None.")
 
 
