@@ -215,9 +215,6 @@ class GradientDescentTrainer(RegistrableTrainer):
         self._grad_norm = grad_norm
         self._grad_clipping = grad_clipping
         self._check(patience)
-        # Lightning takes no integers of numpy.
-        self.num_epochs = int(num_epochs)
-        self.num_gradient_accumulation_steps = int(num_gradient_accumulation_steps)
         chosen = {"accelerator": accelerator, "strategy": strategy, "devices": devices, "num_nodes": num_nodes}
         placement = lightning_placement(cuda_device, distributed, world_size, chosen)
         placement |= lightning_precision(opt_level, use_amp, grad_scaling, precision, placement.get("accelerator"))
@@ -505,6 +502,9 @@ class GradientDescentTrainer(RegistrableTrainer):
             num_gradient_accumulation_steps=self.num_gradient_accumulation_steps,
             world_size=self.world_size,
         )
+        # Lightning takes no integers of numpy.
+        self.num_epochs = int(self.num_epochs)
+        self.num_gradient_accumulation_steps = int(self.num_gradient_accumulation_steps)
         check_trainer_parts(vars(self))
         for scheduler in (self.learning_rate_scheduler, self.momentum_scheduler):
             if scheduler is not None:

@@ -148,9 +148,10 @@ def read_run(
     Raises:
         InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
     """
-    folder, name = Path(folder), Path(folder).resolve().name
-    if folder.is_file():
-        file, folder, name = folder, folder.parent, folder.stem
+    path = Path(folder)
+    folder, name = (path.parent, path.stem) if path.is_file() else (path, path.resolve().name)
+    if path.is_file():
+        file = path
         # Files next to it belong to it if they have its prefix: `dev_predictions.json`, `dev_null_odds.json`.
         is_named = file.name.endswith(_PREDICTIONS) and not file.name.endswith(_NBEST)
         prefix = file.name.removesuffix(_PREDICTIONS) if is_named else f"{file.stem}_"
