@@ -320,7 +320,8 @@ class WindowPreprocessing:
                 f"{row_length}, or train with `axial_pos_embds=False` in the configuration of the model."
             )
         with naming(PREPROCESS_KEYS):
-            pads = {"pad_to_max_length": trains and row_length is not None}
+            # Subclasses override the method, of which most have no such parameter.
+            pads = {"pad_to_max_length": True} if trains and row_length is not None else {}
             featurizer = self.featurizer(tokenizer, target_types=target_types, **pads)
             train = [featurizer.train_features(source.train) for source in sources]
             evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]

@@ -58,12 +58,12 @@ class _UniqueIds:
     def claim(self, example: Example, place: str) -> Example:
         """Return the example with its identifier, by default its number."""
         identifier = example.get("id", str(self._num_claimed))
-        self._num_claimed += 1
         if self._with_language and "language" in example:
             identifier = f"{example['language']}:{identifier}"
         first = self._places.setdefault(identifier, place)
         if first is not place and not self._may_repeat:
             raise InvalidRecord(f"duplicate id, first used by {first}; predictions are stored by id.")
+        self._num_claimed += 1
         return {**example, "id": identifier} if "id" in example else {"id": identifier, **example}
 
 
