@@ -12,8 +12,9 @@ from copy import copy
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
+from numbers import Real
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Self, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_type_hints
 
 import torch
 from lightning.pytorch.strategies import Strategy
@@ -516,7 +517,9 @@ NO_COMPILER = "no"
 
 # As under transformers, a trainer that only evaluates may have None.
 _NEEDED_TO_TRAIN = ("gradient_accumulation_steps", "max_grad_norm", "weight_decay")
-# Only training reads them, so under transformers a trainer that only evaluates may have any value.
+Stage = Literal["construction", "training", "evaluation"]
+"""When an argument is read first: a trainer that never comes to the stage may have any value, as in transformers."""
+# Only training reads them.
 READ_IN_TRAINING = (
     "activation_checkpointing",
     "activation_checkpointing_kwargs",
@@ -530,11 +533,15 @@ READ_IN_TRAINING = (
     "learning_rate",
     "lr_scheduler_kwargs",
     "max_grad_norm",
+    "neftune_noise_alpha",
     "per_device_train_batch_size",
     "save_total_limit",
     "warmup_steps",
     "weight_decay",
 )
+READ_IN_EVALUATION = ("eval_accumulation_steps", "include_for_metrics", "per_device_eval_batch_size")
+# Arguments that nothing reads while another one has this value.
+_UNREAD = {"save_total_limit": ("save_strategy", "no"), "eval_delay": ("eval_strategy", "no")}
 
 
 @cache
@@ -568,13 +575,10 @@ _READ_IN_SOME_RUNS = (
 )
 
 
-def refuse_wrong_kinds(args: HFTrainingArguments, *, trains: bool = False) -> None:
-    """Refuse values that transformers would compare, convert or join, and fail at without their name.
-
-    What only training reads is refused if the trainer ``trains``.
-    """
+def refuse_wrong_kinds(args: HFTrainingArguments, stage: Stage = "construction") -> None:
+    """Refuse values that transformers would compare, convert or join, and fail at in ``stage`` without their name."""
     for name, value, rule in _values_of_other_kinds(args):
-        if name in _READ_IN_SOME_RUNS or _is_read_in_training(args, name) is not trains:
+        if name in _READ_IN_SOME_RUNS or stage_that_reads(args, name) != stage:
             continue
         if value is not None and bool in rule.kinds and not _is_misread(value):
             continue
@@ -582,10 +586,19 @@ def refuse_wrong_kinds(args: HFTrainingArguments, *, trains: bool = False) -> No
         raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.in_python()}.")
 
 
-def _is_read_in_training(args: HFTrainingArguments, name: str) -> bool:
-    # `greater_is_better` is derived from the name of the metric where the arguments are made.
-    is_given = getattr(args, "greater_is_better", None) is not None
-    return name in READ_IN_TRAINING or (name == "metric_for_best_model" and is_given)
+def stage_that_reads(args: HFTrainingArguments, name: str) -> Stage | None:
+    """Return when the argument ``name`` is read first, ``None`` if it is not read at all."""
+    other, unread = _UNREAD.get(name, ("", None))
+    if unread is not None and getattr(args, other, None) == unread:
+        return None
+    if name in READ_IN_EVALUATION:
+        return "evaluation"
+    # `greater_is_better` is derived from the name of the metric where the arguments are made, and anything that is not
+    # a number is compared with one there.
+    is_compared = name == "max_steps" and not isinstance(args.max_steps, Real)
+    is_derived = name == "metric_for_best_model" and getattr(args, "greater_is_better", None) is None
+    is_of_training = name in (*READ_IN_TRAINING, "max_steps", "metric_for_best_model")
+    return "training" if is_of_training and not (is_compared or is_derived) else "construction"
 
 
 def warn_of_other_kinds(args: HFTrainingArguments) -> None:
@@ -600,6 +613,8 @@ def _values_of_other_kinds(args: HFTrainingArguments) -> Iterator[tuple[str, Any
     owner = next((one for one in type(args).__mro__ if one.__module__.startswith("portico.")), None)
     for name, rule in argument_rules(owner).items():
         value = getattr(args, name, None)
+        if name in RENAMED and hasattr(args, RENAMED[name]):
+            continue
         if name in PLACEMENT or (value is None and not _is_needed(args, name, rule)):  # the placement refuses its own
             continue
         if value is None or not rule.suits(value):

@@ -85,7 +85,8 @@ from portico.loop.validation import (
     check_part_kinds,
     check_parts,
     prepare_arguments,
-    refuse_unsuitable_hooks,
+    refuse_uncalled_hooks,
+    refuse_unevaluable,
     warn_of_misspelt_hooks,
 )
 from portico.trust.disk import read_text, staged_folder, write_text
@@ -322,7 +323,6 @@ class Trainer:
     ) -> None:
         for observer in observers.active:
             observer.on_trainer_init(self)
-        refuse_unsuitable_hooks(type(self), Trainer)
         warn_of_misspelt_hooks(type(self), Trainer)
         deprecated.refuse_old_order(compute_metrics)
         # transformers unpacks both, whatever holds them.
@@ -374,6 +374,8 @@ class Trainer:
             check_collator(self.data_collator)
         evaluates = self.args.eval_strategy != "no" or self.args.eval_on_start
         check_metrics(self._core.trainer, evaluates=evaluates or self.args.batch_eval_metrics)
+        if evaluates:
+            refuse_unevaluable(self.args)
         check_parts(
             Parts(
                 args=self.args,
@@ -386,8 +388,6 @@ class Trainer:
                 lr_scheduler=self.lr_scheduler,
                 optimizer_cls_and_kwargs=self.optimizer_cls_and_kwargs,
                 strategy=self._core.lightning_trainer.strategy,
-                even_batches=self.accelerator.dataloader_config.even_batches,
-                runs_backward_in_step=self._core.runs_backward_in_step,
                 reads_eval_dataset=evaluates
                 and not self._core.overrides("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate"),
             )
@@ -596,6 +596,7 @@ class Trainer:
         """
         for observer in observers.active:
             resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
+        refuse_uncalled_hooks(type(self), Trainer)
         self._core.check_training()
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
@@ -1022,6 +1023,8 @@ class Trainer:
                     )
                 return metrics
             self._memory_tracker.start()
+            if not self.is_in_train:
+                refuse_unevaluable(self.args)
             loader = self.get_eval_dataloader(datasets)
             start_time = time.time()
             output = self._core.run_evaluation_loop(
@@ -1114,6 +1117,7 @@ class Trainer:
         """
         with self._core.datamodule.lending(test_dataset, "test") as test_dataset:
             self._memory_tracker.start()
+            refuse_unevaluable(self.args)
             loader = self.get_test_dataloader(test_dataset)
             start_time = time.time()
             output = self._core.run_evaluation_loop(

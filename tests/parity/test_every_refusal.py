@@ -5,6 +5,7 @@ What no check refuses is tested from the other side, by generated input, in test
 
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ import transformers
 from errors import raises
 
 import portico
-from parity.refusals import CONTROL, ENTRIES, FAILS, UNPROVEN, Named, Says
+from parity.refusals import CONTROL, ENTRIES, FAILS, Named, Says
 from parity.test_unusual_input import silence
 
 CHECKOUT = Path(__file__).parents[2]
@@ -66,6 +67,8 @@ def pattern_of(text):
     [pytest.param(entry, id=named(entry), marks=pytest.mark.slow if entry.is_slow else ()) for entry in FAILS],
 )
 def test_the_same_input_fails_in_the_peer(entry, tmp_path):
+    if entry.requires:
+        pytest.importorskip(entry.requires)
     texts = [found.text for found in FOUND if covers(entry, found)]
     _, ours = attempted(portico, entry, tmp_path / "portico")
     assert ours is not None
@@ -83,10 +86,23 @@ def test_the_documentation_names_the_deviation(entry):
     assert " ".join(entry.sentence.split()) in " ".join(page.split())
 
 
+def source_of(module):
+    """Return the source of a module, which is not imported: predecessors need older packages."""
+    package, *names = module.split(".")
+    found = importlib.util.find_spec(package)
+    if found is None:
+        pytest.skip(f"{package} is not installed")
+    for folder in found.submodule_search_locations:
+        path = Path(folder, *names)
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                return file.read_text(encoding="utf-8")
+    pytest.skip(f"{module} is not installed")
+
+
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if isinstance(entry, Says)], ids=named)
 def test_the_peer_refuses_it_in_its_source(entry):
-    source = inspect.getsource(importlib.import_module(entry.peer))
-    assert entry.sentence in re.sub(r"\"\s+f?\"", "", source)
+    assert entry.sentence in re.sub(r"\"\s+f?\"", "", source_of(entry.peer))
 
 
 def test_transformers_has_no_input_of_ours():
@@ -99,7 +115,3 @@ def test_transformers_has_no_input_of_ours():
         if name in fields | parameters or hasattr(transformers, name) or hasattr(transformers.Trainer, name)
     }
     assert taken == set()
-
-
-def test_unproven_refusals_become_fewer():
-    assert len(UNPROVEN) <= 13

@@ -135,8 +135,10 @@ def test_results_are_transformers_classes(tmp_path):
 @pytest.mark.parametrize("name", INSTEAD)
 def test_override_of_unused_method_is_rejected(name, tmp_path):
     subclass = type("Curious", (portico.Trainer,), {name: lambda self, *args, **kwargs: None})
+    trainer = toy_trainer(tmp_path, subclass)
+    assert trainer.evaluate()["eval_loss"] > 0
     with pytest.raises(portico.InputError, match=f"`Curious` overrides `{name}`, which is never.*override"):
-        toy_trainer(tmp_path, subclass)
+        trainer.train()
 
 
 # Names of transformers 4, whose subclasses override or call these methods.

@@ -42,7 +42,12 @@ from portico.errors import InputError
 from portico.hub import refuse_missing_model, refuse_without_login
 from portico.loop.model_setup import refuse_missing_trackers
 from portico.loop.optim import refuse_scheduler_kwargs
-from portico.loop.validation import check_lightning_kwargs, refuse_untrainable, refuse_unusable_arguments
+from portico.loop.validation import (
+    check_lightning_kwargs,
+    refuse_unevaluable,
+    refuse_untrainable,
+    refuse_unusable_arguments,
+)
 from portico.report.page import duration
 from portico.report.terminal import plain_console
 from portico.trainer import Trainer
@@ -276,6 +281,7 @@ class TrainerExperiment(Experiment):
         # A trainer refuses these too, but it is made when the data has been read and the model been built.
         refuse_unusable_arguments(args)
         refuse_untrainable(args)
+        refuse_unevaluable(args)
         trainer = getattr(self, "trainer", None)
         options = check_lightning_kwargs(getattr(trainer, "keywords", {}).get("lightning_kwargs"))
         if not options.get("fast_dev_run"):  # which is not tracked

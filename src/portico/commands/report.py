@@ -14,9 +14,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Write the report of a reading comprehension run again, or compare runs with the first: which "
         "answers were fixed or broken, and whether the differences are significant.",
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run")
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run, or a JSON file of answers by id")
     parser.add_argument(
-        "others", metavar="OTHERS", type=Path, nargs="*", help="folders of the runs to compare with it"
+        "others", metavar="OTHERS", type=Path, nargs="*", help="folders or files of the runs to compare with it"
     )
     parser.add_argument(
         "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not name it"

@@ -319,8 +319,8 @@ def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float, norm_ty
     return norm
 
 
-def check_model(strategy: object, model: nn.Module, *, even_batches: bool) -> None:
-    """Raise ``InputError`` if ``model`` cannot be trained as ``strategy`` says, with these batches."""
+def check_model(strategy: object, model: nn.Module) -> None:
+    """Raise ``InputError`` if ``model`` cannot be trained as ``strategy`` says."""
     if not isinstance(strategy, ShardedStrategy):
         if is_sharded(model):
             raise InputError(
@@ -328,11 +328,6 @@ def check_model(strategy: object, model: nn.Module, *, even_batches: bool) -> No
                 f"{type(strategy).__name__} trains full weights; set `fsdp=True` as there, or load the model again."
             )
         return
-    if not even_batches:
-        raise InputError(
-            "`accelerator_config={'even_batches': False}` gives some processes fewer batches, but those that share a "
-            "model run each batch together, and would wait forever; leave it out."
-        )
     if is_sharded(model):
         return
     if strategy.tensor_parallel_size > 1 and hf_compat.unwrap_peft_model(model) is not model:

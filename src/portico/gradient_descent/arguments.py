@@ -1,8 +1,10 @@
 """The arguments of the trainer: built from configurations, checked, and translated into Lightning's."""
 
+import logging
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer, freeze, make_parameter_groups
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter
+
+logger = logging.getLogger(__name__)
 
 # In the order in which they need each other: the optimizer first, then what follows it.
 LAZY_PARTS: Mapping[str, Any] = {
@@ -90,26 +94,29 @@ def construct_parts(
 
 
 def check_counts(**counts: object) -> None:
-    """Raise ``ConfigurationError`` unless all are ints of 1 or more."""
+    """Raise ``ConfigurationError`` unless all are integers of 1 or more."""
     for name, count in counts.items():
-        if type(count) is not int or count < 1:
+        if not isinstance(count, Integral) or isinstance(count, bool) or count < 1:
             raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
 
 
 def check_limits(*, grad_norm: object, grad_clipping: object) -> None:
-    """Raise ``ConfigurationError`` unless both are positive finite numbers or ``None``, or ``grad_norm`` a bool."""
-    for name, limit in {"grad_norm": grad_norm, "grad_clipping": grad_clipping}.items():
-        if limit is None or (name == "grad_norm" and isinstance(limit, bool)):
+    """Raise ``ConfigurationError`` unless both are positive numbers or ``None``; ``grad_norm`` may be 0 or a bool."""
+    limits: dict[str, Any] = {"grad_norm": grad_norm, "grad_clipping": grad_clipping}
+    for name, limit in limits.items():
+        # As in AllenNLP, a norm of 0 does not rescale.
+        if limit is None or (name == "grad_norm" and (isinstance(limit, bool) or limit == 0)):
             continue
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
+        if isinstance(limit, bool) or not isinstance(limit, Real) or not float(limit) > 0:
             raise ConfigurationError(f"`{name}={limit!r}` is not a limit; set it to a number above 0 or None.")
 
 
 def check_finite(optimizer: object) -> None:
-    """Raise ``ConfigurationError`` if an option of an optimizer is infinite or NaN; torch lets most of them pass."""
+    """Raise ``ConfigurationError`` if an option of an optimizer is NaN or its rate infinite; torch lets most pass."""
     for group in getattr(optimizer, "param_groups", ()):
         for name, value in group.items():
-            if isinstance(value, float) and not math.isfinite(value):
+            # Other options may be infinite: a limit that nothing reaches.
+            if isinstance(value, float) and (math.isnan(value) or (name == "lr" and math.isinf(value))):
                 raise ConfigurationError(f"`{name}={value!r}` of the optimizer is not finite; set it to a number.")
 
 
@@ -165,6 +172,8 @@ def lightning_placement(
         )
     if isinstance(cuda_device, torch.device):
         cuda_device = -1 if cuda_device.type == "cpu" else cuda_device.index or 0
+    if isinstance(cuda_device, Integral) and not isinstance(cuda_device, bool):
+        cuda_device = int(cuda_device)  # such as an integer of numpy
     if cuda_device is not None and type(cuda_device) is not int:
         raise ConfigurationError(
             f"`cuda_device={cuda_device!r}` is a {type(cuda_device).__name__}; set it to the index of a GPU, to -1 "
@@ -190,14 +199,23 @@ def lightning_placement(
     return options | {name: value for name, value in chosen.items() if value is not None}
 
 
-def check_world_size(world_size: int, num_processes: int) -> None:
-    """Raise ``ConfigurationError`` if ``world_size`` is given and is not the number of processes."""
-    if world_size not in (1, num_processes):
+def check_world_size(world_size: int, num_processes: int, *, distributed: bool) -> None:
+    """Raise ``ConfigurationError`` if a distributed run has another number of processes than ``world_size``.
+
+    As in AllenNLP, ``world_size`` has no effect without ``distributed``, which is announced.
+    """
+    if world_size in (1, num_processes):
+        return
+    run = f"the run has {num_processes} {'process' if num_processes == 1 else 'processes'}"
+    if distributed:
         raise ConfigurationError(
-            f"`world_size={world_size}`, but the run has {num_processes} "
-            f"{'process' if num_processes == 1 else 'processes'}; set `distributed=True` with it to start as many, or "
-            "leave it out."
+            f"`world_size={world_size}`, but {run}; set it to their number, or start as many processes."
         )
+    logger.warning(
+        "`world_size=%d` has no effect, and %s; set `distributed=True` with it to start as many, or leave it out.",
+        world_size,
+        run,
+    )
 
 
 def lightning_precision(

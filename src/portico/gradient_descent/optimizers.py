@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import Adafactor
+from typing_extensions import override
 
 from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, as_lazy, parameters_of
 from portico.loop.optim import ParameterwiseOptimizer
@@ -104,7 +105,7 @@ Optimizer = RegistrableOptimizer
 class HuggingfaceAdamW(torch.optim.AdamW):
     """The AdamW that transformers removed in favour of torch's, with its former arguments and defaults.
 
-    torch always corrects the bias, so ``correct_bias=False`` raises ``ConfigurationError``.
+    It is torch's, unless ``correct_bias`` is false: BERT was trained without the correction, and torch has no option.
     """
 
     def __init__(
@@ -116,12 +117,38 @@ class HuggingfaceAdamW(torch.optim.AdamW):
         weight_decay: float = 0.0,
         correct_bias: bool = True,
     ) -> None:
-        if not correct_bias:
-            raise ConfigurationError(
-                f"`correct_bias={correct_bias}` of 'huggingface_adamw' is not supported: this is torch's AdamW, which "
-                "always corrects the bias; leave it out, or use the dotted path of your own optimizer as the type."
-            )
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        self.correct_bias = correct_bias
+
+    @override
+    def step(self, closure: Any = None) -> Any:
+        if self.correct_bias:
+            return super().step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self._update_without_correction(parameter, group)
+        return loss
+
+    def _update_without_correction(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            # The names that torch gives them.
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        first = state["exp_avg"].mul_(beta1).add_(parameter.grad, alpha=1 - beta1)
+        second = state["exp_avg_sq"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+        parameter.addcdiv_(first, second.sqrt().add_(group["eps"]), value=-group["lr"])
+        # In this order in transformers 4: it decays what the step left.
+        parameter.add_(parameter, alpha=-group["lr"] * group["weight_decay"])
 
 
 class DenseSparseAdam(ParameterwiseOptimizer):
@@ -134,10 +161,10 @@ class DenseSparseAdam(ParameterwiseOptimizer):
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ) -> None:
-        if not (lr > 0 and eps > 0 and all(0 <= beta < 1 for beta in betas)):
+        if not (lr >= 0 and eps >= 0 and all(0 <= beta < 1 for beta in betas)):
             raise ConfigurationError(
-                f"DenseSparseAdam got `lr={lr}`, `betas={tuple(betas)}`, `eps={eps}`; set `lr` and `eps` above 0 and "
-                "both betas to 0 or more and below 1."
+                f"DenseSparseAdam got `lr={lr}`, `betas={tuple(betas)}`, `eps={eps}`; set `lr` and `eps` to 0 or more "
+                "and both betas to 0 or more and below 1."
             )
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps})
 
@@ -188,9 +215,11 @@ def _register(name: str, optimizer_class: Callable[..., torch.optim.Optimizer]) 
         known = sorted({*optimizer.defaults, "requires_grad"})
         unknown = sorted({option for _, group in parameter_groups or () for option in group}.difference(known))
         if unknown:
-            raise ConfigurationError(
-                f"A parameter group has the option `{unknown[0]}`, which {type(optimizer).__name__} does not know; it "
-                f"knows: {', '.join(known)}."
+            logger.warning(
+                "A parameter group has the option `%s`, which has no effect, as %s does not know it; it knows: %s.",
+                unknown[0],
+                type(optimizer).__name__,
+                ", ".join(known),
             )
         return optimizer
 

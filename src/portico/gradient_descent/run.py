@@ -385,7 +385,7 @@ class LoopTrainer(Trainer, core=LoopCore):
     def __init__(self, gd_trainer: "GradientDescentTrainer", args: TrainingArguments, **parts: Any) -> None:
         self.gd_trainer = gd_trainer
         self.validation: ValidationSession | None = None
-        check_world_size(gd_trainer.world_size, args.world_size)
+        check_world_size(gd_trainer.world_size, args.world_size, distributed=gd_trainer.is_distributed)
         super().__init__(model=gd_trainer.model, args=args, optimizers=(gd_trainer.optimizer, None), **parts)
         # AllenNLP's models return means, which are not divided by a number of items.
         self.model_accepts_loss_kwargs = False

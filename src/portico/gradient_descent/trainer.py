@@ -209,6 +209,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         self.num_epochs = num_epochs
         self.num_gradient_accumulation_steps = num_gradient_accumulation_steps
         self.world_size = world_size
+        self.is_distributed = distributed
         self.metric_tracker = MetricTracker(validation_metric, patience)
         check_limits(grad_norm=grad_norm, grad_clipping=grad_clipping)
         self._grad_norm = grad_norm
@@ -501,6 +502,9 @@ class GradientDescentTrainer(RegistrableTrainer):
             num_gradient_accumulation_steps=self.num_gradient_accumulation_steps,
             world_size=self.world_size,
         )
+        # Lightning takes no integers of numpy.
+        self.num_epochs = int(self.num_epochs)
+        self.num_gradient_accumulation_steps = int(self.num_gradient_accumulation_steps)
         check_trainer_parts(vars(self))
         for scheduler in (self.learning_rate_scheduler, self.momentum_scheduler):
             if scheduler is not None:

@@ -14,14 +14,13 @@ from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
-# Graphcore's partitions have these sizes.
-N_IPU_CHOICES = (1, 2, *range(4, 65, 4))
 LOADER_MODES = ("sync", "async", "async_rebatched")
 _RULES = {
     "ipu_config_overrides": Rule((str, type(None))),
     "per_device_train_batch_size": Rule((int,), 1),
     "per_device_eval_batch_size": Rule((int,), 1),
     "max_grad_norm": Rule((float, type(None)), 0),
+    "n_ipu": Rule((int, type(None)), 1),
 }
 # Arguments that choose the hardware, the values allowed for them, and what to use instead.
 _PLACEMENT = {
@@ -39,7 +38,6 @@ _UNSUPPORTED = {
     "ddp_backend": "set `replication_factor` of the IPUConfig, or `n_ipu`",
     "deepspeed": "leave it out; `layers_per_ipu` of the IPUConfig spreads the model",
     "fsdp": "leave it out; `layers_per_ipu` of the IPUConfig spreads the model",
-    "include_inputs_for_metrics": "leave it out, and read the inputs from the dataset",
     "gradient_checkpointing_kwargs": "leave it out; `gradient_checkpointing` recomputes from the output of each layer",
 }
 
@@ -79,9 +77,8 @@ class IPUTrainingArguments(TrainingArguments):
     ipu_config_overrides: str | None = _option(
         None, "Attributes of the IPUConfig: 'device_iterations=4,layers_per_ipu=[2 2]'."
     )
-    n_ipu: int | None = _option(
-        None, "Total number of IPUs; sets the replication factor.", choices=list(N_IPU_CHOICES)
-    )
+    # poptorch rounds it up to a partition.
+    n_ipu: int | None = _option(None, "Total number of IPUs; sets the replication factor.")
     fp32: bool = _option(False, "Single instead of half precision throughout.")
     lamb: bool = _option(False, "Train with LAMB.")
     lamb_no_bias_correction: bool = _option(False, "Train with LAMB without bias correction.")
@@ -149,15 +146,14 @@ def _check(args: IPUTrainingArguments) -> None:
             "`optimizers` to the trainer."
         )
     if args.uses_lamb and args.max_grad_norm:
-        raise InputError(
-            f"`max_grad_norm={args.max_grad_norm}` cannot be combined with LAMB, which scales its steps by norms "
-            "instead of clipping; leave one out."
+        logger.warning(
+            "`max_grad_norm=%s` has no effect with LAMB, which scales its steps by norms instead of clipping; leave "
+            "it out.",
+            args.max_grad_norm,
         )
     for name, instead in _UNSUPPORTED.items():
         if getattr(args, name, None):
             raise InputError(f"`{name}={getattr(args, name)!r}` is not supported on IPUs; {instead}.")
-    if args.n_ipu is not None and args.n_ipu not in N_IPU_CHOICES:
-        raise InputError(f"`n_ipu={args.n_ipu}` is not the size of a partition; use one of {list(N_IPU_CHOICES)}.")
     if args.dataloader_mode not in LOADER_MODES:
         raise InputError(
             f"Unknown `dataloader_mode={args.dataloader_mode!r}`; expected one of {', '.join(LOADER_MODES)}."

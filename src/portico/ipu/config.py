@@ -109,8 +109,7 @@ def _has_kind(value: object, kind: Any) -> bool:
     if kind in (list[int], list[float]):
         return isinstance(value, list) and all(_has_kind(item, kind.__args__[0]) for item in value)
     if kind in (int, float):
-        # `bool` is a subclass of `int`, but `True` is not a number of IPUs.
-        return isinstance(value, int | kind) and not isinstance(value, bool)
+        return isinstance(value, int | kind)
     return isinstance(value, kind)
 
 
@@ -272,6 +271,7 @@ class IPUConfig:
         for name in [name for name in kwargs if name in _DEPRECATED]:
             warn_of_old_spelling(f"`{name}` of IPUConfig has no effect any more: {_DEPRECATED[name]}.")
             del kwargs[name]
+        kwargs = {name: value for name, value in kwargs.items() if name not in _FOREIGN_KEYS}
         if unknown := sorted(set(kwargs) - set(ATTRIBUTES)):
             raise IncompatibleIPUConfigError(
                 f"IPUConfig has no attribute(s) {', '.join(unknown)}; it has {', '.join(sorted(ATTRIBUTES))}."
@@ -298,7 +298,11 @@ class IPUConfig:
         if name in ATTRIBUTES:
             ATTRIBUTES[name].validate(value)
         elif name != "mode":
-            raise AttributeError(f"IPUConfig has no attribute {name!r}; it has {', '.join(sorted(ATTRIBUTES))}.")
+            logger.warning(
+                "`%s` is not an attribute of IPUConfig, and has no effect on programs; it has %s.",
+                name,
+                ", ".join(sorted(ATTRIBUTES)),
+            )
         object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
@@ -337,15 +341,15 @@ class IPUConfig:
         for prefix in ("", "inference_"):
             _check_combination(self.to_dict(), prefix)
 
-    def update(self, **values: object) -> None:
-        """Set several attributes, and check them against each other only after all are set.
+    def update(self, config_dict: Mapping[str, object] | None = None, /, **values: object) -> None:
+        """Set several attributes, given as a dict or by name, and check them only after all are set.
 
         Raises:
             IncompatibleIPUConfigError: If they contradict each other; then none is set.
             ValueError: If one does not exist, or is out of range.
         """
         changed = copy.copy(self)
-        for name, value in values.items():
+        for name, value in {**(config_dict or {}), **values}.items():
             if name not in ATTRIBUTES:
                 raise ValueError(f"Key {name} isn't in the original config dict; it has {', '.join(ATTRIBUTES)}.")
             setattr(changed, name, value)
@@ -422,8 +426,7 @@ class IPUConfig:
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: object) -> Self:
         """Create a configuration from a dict; keywords take precedence."""
-        known = {name: value for name, value in config_dict.items() if name not in _FOREIGN_KEYS}
-        return cls(**{**known, **kwargs})
+        return cls(**{**config_dict, **kwargs})
 
     @classmethod
     def from_json_file(cls, json_file: str | Path) -> Self:

@@ -1,6 +1,7 @@
 """Optimizers of programs: made from arguments, converted from torch's, and loaded from checkpoints."""
 
 import functools
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from portico.ipu.pipelining.serialization import parts_of_parameters, whole_para
 
 if TYPE_CHECKING:
     from portico.ipu.arguments import IPUTrainingArguments
+
+logger = logging.getLogger(__name__)
 
 # `DeviceProgram` holds the model under this name, so names in the optimizer's state begin with it.
 _PROGRAM_PREFIX = "model."
@@ -75,7 +78,6 @@ _WITHOUT_COUNTERPART = {
     "maximize": "leave it out, and negate the loss",
     "nesterov": "leave it out",
     "decoupled_weight_decay": "use `AdamW`, whose weight decay is decoupled",
-    "max_grad_norm": "leave it out of the training arguments, or use SGD, Adam or AdamW",
 }
 _STATE_NAMES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg")
 
@@ -152,7 +154,12 @@ def _check_convertible(optimizer: torch.optim.Optimizer, given: Mapping[str, Any
 
 def _accepted(name: str, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> dict[str, Any]:
     if name == "RMSprop":
-        _check_convertible(optimizer, {"max_grad_norm": options["max_grad_norm"]})
+        if options["max_grad_norm"]:
+            logger.warning(
+                "`max_grad_norm=%s` has no effect on RMSprop, which cannot clip on IPUs; leave it out, or use SGD, "
+                "Adam or AdamW.",
+                options["max_grad_norm"],
+            )
         return {key: value for key, value in options.items() if key != "max_grad_norm"}
     if name != "SGD":
         return dict(options)

@@ -66,6 +66,8 @@ from portico.loop.validation import (
     check_examples,
     check_loss_function,
     check_optimizers,
+    check_strategy_of_training,
+    refuse_cast_of_shards,
     refuse_empty,
     refuse_unsavable,
     refuse_untrainable,
@@ -204,6 +206,8 @@ class TrainerCore:
         """Refuse what only a training reads; methods of a subclass may read it otherwise."""
         trainer = self.trainer
         refuse_untrainable(trainer.args)
+        strategy = self.lightning_trainer.strategy
+        check_strategy_of_training(trainer.args, strategy, runs_backward_in_step=self.runs_backward_in_step)
         if not self.overrides("compute_loss", "training_step"):
             check_loss_function(trainer.compute_loss_func)
         if not self.overrides("_save", "save_model", "_save_checkpoint"):
@@ -423,6 +427,7 @@ class TrainerCore:
         loop = trainer.prediction_loop if is_older else trainer.evaluation_loop
         if not trainer.is_in_train:
             check_metrics(trainer)
+            refuse_cast_of_shards(trainer.args, trainer.model)
         # Here too, for an overridden `evaluation_loop`: under transformers the forward still casts after training.
         was_trained = self.module.run is not None
         strategy = self.lightning_trainer.strategy

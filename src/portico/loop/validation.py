@@ -37,8 +37,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from portico.arguments import (
     NO_COMPILER,
-    READ_IN_TRAINING,
     UNUSUAL_NUMBERS,
+    Stage,
     TrainingArguments,
     adopt_arguments,
     argument_rules,
@@ -46,6 +46,7 @@ from portico.arguments import (
     metric_key,
     refuse_none,
     refuse_wrong_kinds,
+    stage_that_reads,
     warn_of_other_kinds,
 )
 from portico.checkpoint.weights import has_adapters
@@ -57,7 +58,7 @@ from portico.compat.transformers import (
 )
 from portico.distributed.accelerator import apply_accelerator_settings
 from portico.distributed.deepspeed import EngineStrategy
-from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty
+from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty, is_sharded
 from portico.distributed.placement import check_placement
 from portico.distributed.precision import full_evaluation_dtype
 from portico.distributed.sequence import check_sequences
@@ -92,8 +93,8 @@ INSTEAD = {
 }
 
 
-def refuse_unsuitable_hooks(trainer_class: type, base: type) -> None:
-    """Refuse a subclass of ``base`` that overrides a method never called here."""
+def refuse_uncalled_hooks(trainer_class: type, base: type) -> None:
+    """Refuse to train with a subclass of ``base`` that overrides a method never called here."""
     for name, instead in INSTEAD.items():
         if getattr(trainer_class, name, None) is not getattr(base, name, None):
             raise InputError(
@@ -511,9 +512,15 @@ def refuse_unusable_arguments(args: TrainingArguments) -> None:
 def refuse_untrainable(args: TrainingArguments) -> None:
     """Refuse training arguments that an evaluation does not read and no training could use."""
     refuse_none(args)
-    refuse_wrong_kinds(args, trains=True)
-    check_numbers(args, trains=True)
+    refuse_wrong_kinds(args, "training")
+    check_numbers(args, "training")
     check_kernels(args)
+
+
+def refuse_unevaluable(args: TrainingArguments) -> None:
+    """Refuse training arguments that no evaluation could use, and that a training without one does not read."""
+    refuse_wrong_kinds(args, "evaluation")
+    check_numbers(args, "evaluation")
 
 
 def apply_log_level(args: "TrainingArguments") -> None:
@@ -525,10 +532,19 @@ def apply_log_level(args: "TrainingArguments") -> None:
 
 
 def refuse_unsupported(args: TrainingArguments) -> None:
-    """Refuse values outside a field's choices."""
+    """Refuse values outside a field's choices, and warn of an order of the data that counts as random."""
     for field in dataclasses.fields(args):
         choices, value = field.metadata.get("choices"), getattr(args, field.name)
-        if choices is not None and value is not None and value not in choices:
+        if choices is None or value is None or value in choices:
+            continue
+        if field.name == "train_sampling_strategy":
+            logger.warning(
+                "`train_sampling_strategy=%r` is unknown and counts as 'random', as in transformers; set it to one of "
+                "%s.",
+                value,
+                ", ".join(map(repr, choices)),
+            )
+        else:
             raise InputError(
                 f"Unknown value `{field.name}={value!r}`; set it to one of {', '.join(map(repr, choices))}."
             )
@@ -544,13 +560,13 @@ def check_async_save(args: TrainingArguments) -> None:
         )
 
 
-def check_numbers(args: TrainingArguments, *, trains: bool = False) -> None:
-    """Refuse numbers out of range: those that only training reads if the trainer ``trains``, or else the others."""
+def check_numbers(args: TrainingArguments, stage: Stage = "construction") -> None:
+    """Refuse numbers out of range that are first read in a ``stage``."""
     known = argument_rules()
     fields = [
         (field.name, getattr(args, field.name), known[field.name])
         for field in dataclasses.fields(args)
-        if field.name in known and (field.name in READ_IN_TRAINING) is trains
+        if field.name in known and stage_that_reads(args, field.name) == stage
     ]
     for name, value, rule in fields:
         # Scripts that count steps write `num_train_epochs=-1`.
@@ -640,8 +656,6 @@ class Parts:
     lr_scheduler: object
     optimizer_cls_and_kwargs: object
     strategy: "Strategy"
-    even_batches: bool
-    runs_backward_in_step: bool
     reads_eval_dataset: bool
     """Whether loaders of the trainer read it during the training, and not only methods that the user overrides."""
 
@@ -762,16 +776,30 @@ def check_parts(parts: Parts) -> None:
             "max_steps has to be specified. The total number of steps must be known in advance to bound the training "
             "loop and to configure the learning rate scheduler. Set `max_steps` to an int >= 1."
         )
-    if parts.runs_backward_in_step:
-        refuse_own_backward(parts.strategy)
-    check_model(parts.strategy, parts.model, even_batches=parts.even_batches)
+    check_model(parts.strategy, parts.model)
     if isinstance(parts.strategy, EngineStrategy):
         parts.strategy.check(has_optimizer=parts.optimizer is not None or parts.lr_scheduler is not None)
     check_sequences(parts.strategy, parts.model)
-    if isinstance(parts.strategy, ShardedStrategy) and parts.train_dataset is not None and full_evaluation_dtype(args):
+
+
+def check_strategy_of_training(args: TrainingArguments, strategy: "Strategy", *, runs_backward_in_step: bool) -> None:
+    """Refuse to train in a way that ``strategy`` cannot; warn of evaluations that will be refused afterwards."""
+    if runs_backward_in_step:
+        refuse_own_backward(strategy)
+    if args.save_strategy != "no":
+        refuse_sharded_weights(strategy)
+    if isinstance(strategy, ShardedStrategy) and full_evaluation_dtype(args):
+        logger.warning(
+            "`bf16_full_eval` and `fp16_full_eval` have no effect in training, and after it this trainer cannot "
+            "evaluate: the model is sharded and keeps its type. Set `bf16=True` instead, or evaluate with another "
+            "trainer."
+        )
+
+
+def refuse_cast_of_shards(args: TrainingArguments, model: "nn.Module") -> None:
+    """Refuse to evaluate a model in half precision that is sharded already."""
+    if full_evaluation_dtype(args) and is_sharded(model):
         raise InputError(
             "`bf16_full_eval` and `fp16_full_eval` cast a model, but one that is sharded for training keeps its type; "
-            "set `bf16=True` instead, or evaluate with a trainer that has no `train_dataset`."
+            "set `bf16=True` instead, or evaluate with a trainer that has not trained."
         )
-    if args.save_strategy != "no":
-        refuse_sharded_weights(parts.strategy)

@@ -38,7 +38,14 @@ from portico.mrc.generative import (
     new_generator,
 )
 from portico.mrc.models.from_scratch import check_unshaped, fields_of
-from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of, head_post_processing, load_reader
+from portico.mrc.models.loading import (
+    PLAIN_HEAD,
+    gives_loss_alone,
+    head_of,
+    head_post_processing,
+    load_reader,
+    row_length_in_training,
+)
 from portico.mrc.models.small_bert import SMALL_BERT, new_reader
 from portico.mrc.packing import enable_packing
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
@@ -153,7 +160,11 @@ class MRCData:
             if not file:
                 raise InputError(f"`data.{name}={file}` names no file; set it to a path, a glob, a folder, or a list.")
             paths_of(file)  # both are looked for before the first is read, which may take long
-        train, validation = (read_examples(file, **options, **limit) for file in given.values())
+        # As for `run_qa`, a question may be given several times to train on, such as with other contexts.
+        train, validation = (
+            read_examples(file, **options, **limit, ids_may_repeat=name == "train_file")
+            for name, file in given.items()
+        )
         return train, validation
 
 
@@ -300,8 +311,18 @@ class WindowPreprocessing:
         target_types = any("target_type" in inspect.signature(one.forward).parameters for one in modules)
         # Heads that return nothing but a loss for labelled rows could not be evaluated on them.
         labels = not gives_loss_alone(model)
+        row_length = row_length_in_training(model)
+        trains = any(len(source.train) for source in sources)
+        if trains and row_length not in (None, self.max_seq_length):
+            raise InputError(
+                f"`preprocess.max_seq_length={self.max_seq_length}` is not the length that a {type(model).__name__} "
+                f"with `axial_pos_shape={tuple(model.config.axial_pos_shape)}` can be trained on; set it to "
+                f"{row_length}, or train with `axial_pos_embds=False` in the configuration of the model."
+            )
         with naming(PREPROCESS_KEYS):
-            featurizer = self.featurizer(tokenizer, target_types=target_types)
+            # Subclasses override the method, of which most have no such parameter.
+            pads = {"pad_to_max_length": True} if trains and row_length is not None else {}
+            featurizer = self.featurizer(tokenizer, target_types=target_types, **pads)
             train = [featurizer.train_features(source.train) for source in sources]
             evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]
             # Packing prepares the model too.
@@ -312,11 +333,14 @@ class WindowPreprocessing:
             parts = {name: part[0] for name, part in parts.items()}
         return {**parts, "data_collator": head_collator(head_of(model), tokenizer, collator)}
 
-    def featurizer(self, tokenizer: PreTrainedTokenizerFast, *, target_types: bool = False) -> Featurizer:
+    def featurizer(
+        self, tokenizer: PreTrainedTokenizerFast, *, target_types: bool = False, pad_to_max_length: bool = False
+    ) -> Featurizer:
         """Return the featurizer of these settings; ``target_types`` if the head classifies the kind of answer."""
         probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
         subsampling = Subsampling(*probabilities, self.subsampling_seed)
-        return window_featurizer(tokenizer, self, subsampling=subsampling, target_types=target_types)
+        more = {"target_types": target_types, "pad_to_max_length": pad_to_max_length}
+        return window_featurizer(tokenizer, self, subsampling=subsampling, **more)
 
 
 PREPROCESS_KEYS = {one.name: f"preprocess.{one.name}" for one in fields(WindowPreprocessing)}

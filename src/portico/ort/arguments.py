@@ -1,6 +1,7 @@
 """``ORTTrainingArguments``: Hugging Face's training arguments plus ONNX Runtime's."""
 
 import argparse
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,6 +14,8 @@ from portico.errors import InputError
 from portico.ort.settings import SessionSettings
 from portico.rules import Rule, check_values
 from portico.trust.names import data_only
+
+logger = logging.getLogger(__name__)
 
 LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
 _RULES = {
@@ -118,15 +121,18 @@ class ORTTrainingArguments(TrainingArguments):
                 "as 'model'."
             )
         if self.optim_args and is_fused:
-            raise InputError(
-                f"`optim_args={self.optim_args!r}` has no effect on `optim='adamw_ort_fused'`, which takes "
-                "`learning_rate`, `adam_beta1`, `adam_beta2`, `adam_epsilon` and `weight_decay`; leave it out."
+            logger.warning(
+                "`optim_args=%r` has no effect on `optim='adamw_ort_fused'`, which takes `learning_rate`, "
+                "`adam_beta1`, `adam_beta2`, `adam_epsilon` and `weight_decay`; leave it out.",
+                self.optim_args,
             )
         if self.torch_compile:
-            raise InputError(
-                "`torch_compile` and its options choose a compiler other than ONNX Runtime, for which the model is "
-                "compiled anyway; leave them out."
+            logger.warning(
+                "`torch_compile` and its options have no effect: the model is compiled for ONNX Runtime; leave them "
+                "out."
             )
+            self.torch_compile = False
+            self.torch_compile_backend = self.torch_compile_mode = None
 
     @property
     def session_settings(self) -> SessionSettings:

@@ -108,6 +108,9 @@ class TaskExperiment(TrainerExperiment):
     def _load(self, split: str) -> Sequence[Record]:
         records: Sequence[Record] = self.data.load(self.task, split)
         usable = list(filter(self.task.is_usable, records))
+        if split != "predict" and self.task.drops_records_without_target:
+            # If none has a target, the error below names the keys of the records.
+            usable = list(filter(self.task.has_target, usable)) or usable
         if not usable:
             raise InputError(f"There are no records in the data for '{split}'; set `data` to others.")
         if len(usable) < len(records):

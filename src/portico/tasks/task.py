@@ -120,6 +120,9 @@ class Task(ABC, Generic[ProcessorT]):
         features = self.train_features if training else self.features
         return features(records[:limit], processor) if records else None
 
+    drops_records_without_target: ClassVar[bool] = False
+    """Whether to leave out records to train or to evaluate on that do not say what the model should return."""
+
     def is_usable(self, record: Record) -> bool:
         """Return whether to use a record; by default every record is used."""
         return True

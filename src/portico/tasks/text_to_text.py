@@ -164,8 +164,12 @@ class Summarization(TextToText):
     target_column: str = "summary"
     """Key of the string that is written."""
 
+    # As in `run_summarization.py`, which removes pairs of which a half is None or empty.
+    drops_records_without_target: ClassVar[bool] = True
+
     def is_usable(self, record: Record) -> bool:
-        return bool(self._source(record)) and self._target(record) != ""
+        source = value_of(record, self.source_column, "source_column")
+        return source is not None and bool(self._source(record)) and self._target(record) != ""
 
     def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         _rouge()  # raises an error for a missing package before the training

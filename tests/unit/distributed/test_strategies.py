@@ -21,7 +21,9 @@ from portico.distributed.strategies import (
     sharded_strategy,
 )
 from portico.errors import InputError
+from portico.loop import validation
 from portico.loop.model_setup import enable_activation_checkpointing
+from portico.loop.validation import check_strategy_of_training, refuse_cast_of_shards
 
 
 @pytest.fixture(autouse=True)
@@ -126,8 +128,9 @@ def test_own_backward_uses_wrapped_model(tmp_path):
     args = toy_arguments(tmp_path)
     args.strategy = DDPStrategy(start_method="fork")
     args.devices = 2
+    trainer = toy_trainer(tmp_path, Own, parts={"args": args})  # which may evaluate
     with pytest.raises(InputError, match=r"`training_step` is overridden, .* set `strategy='ddp'`"):
-        toy_trainer(tmp_path, Own, parts={"args": args})
+        trainer.train()
 
 
 def test_transformers_arguments_use_ddp(tmp_path, monkeypatch):
@@ -446,17 +449,30 @@ def test_model_without_a_tensor_parallel_plan_is_rejected(tmp_path):
         toy_trainer(tmp_path, parts={"args": args, "model": two_layer_bert()})
 
 
-def test_uneven_batches_of_a_shared_model_are_rejected(tmp_path):
+def test_uneven_batches_of_a_shared_model_are_left_to_the_processes_to_compare(tmp_path):
+    # Whether a process has fewer steps is known when each has counted its own, and begin_call compares them.
     args = toy_arguments(tmp_path, devices=2, fsdp=True, accelerator_config={"even_batches": False})
-    with pytest.raises(InputError, match=r"`accelerator_config={'even_batches': False}` .* would wait forever"):
-        toy_trainer(tmp_path, parts={"args": args, "model": two_layer_bert()})
+    toy_trainer(tmp_path, parts={"args": args, "model": two_layer_bert()})
 
 
-def test_cast_of_a_sharded_model_is_rejected(tmp_path):
+def test_cast_of_a_sharded_model_is_rejected(tmp_path, caplog, monkeypatch):
     args = toy_arguments(tmp_path, devices=2, fsdp=True, bf16_full_eval=True)
+    trainer = toy_trainer(tmp_path, parts={"args": args})
+    strategy = trainer.lightning_trainer.strategy
+    check_strategy_of_training(args, strategy, runs_backward_in_step=False)
+    assert "after it this trainer cannot evaluate: the model is sharded and keeps its type" in caplog.text
+    refuse_cast_of_shards(args, trainer.model)  # which is not sharded yet
+    monkeypatch.setattr(validation, "is_sharded", lambda model: True)
     with pytest.raises(InputError, match="is sharded for training keeps its type; set `bf16=True`"):
-        toy_trainer(tmp_path, parts={"args": args})
-    toy_trainer(tmp_path, parts={"args": args, "train_dataset": None})
+        trainer.evaluate()
+
+
+def test_sharded_weights_that_cannot_be_saved_are_judged_at_the_training(tmp_path):
+    trainer = toy_trainer(tmp_path, save_strategy="steps")
+    with pytest.raises(InputError, match="Under FSDPStrategy each process has only a part of the weights"):
+        check_strategy_of_training(trainer.args, FSDPStrategy(), runs_backward_in_step=False)
+    trainer.args.save_strategy = "no"
+    check_strategy_of_training(trainer.args, FSDPStrategy(), runs_backward_in_step=False)
 
 
 def test_two_strategies_are_rejected(args):

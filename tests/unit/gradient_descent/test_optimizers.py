@@ -1,6 +1,7 @@
 """AllenNLP's optimizers, and the parameters they get."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -114,8 +115,43 @@ def test_dense_sparse_adam_with_dense_gradients():
 def test_huggingface_adamw_has_its_former_defaults():
     optimizer = made({"type": "huggingface_adamw", "correct_bias": True}, Net())
     assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (1e-5, 0.0)
-    with pytest.raises(ConfigurationError, match="`correct_bias=False` of 'huggingface_adamw' is not supported"):
-        made({"type": "huggingface_adamw", "correct_bias": False}, Net())
+
+
+def test_huggingface_adamw_without_bias_correction():
+    model, peer = Net().eval(), Net().eval()
+    peer.load_state_dict(model.state_dict())
+    options = {"lr": 0.1, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.3}
+    optimizer = made({"type": "huggingface_adamw", "correct_bias": False, **options}, model)
+    first = {name: torch.zeros_like(parameter) for name, parameter in peer.named_parameters()}
+    second = {name: torch.zeros_like(parameter) for name, parameter in peer.named_parameters()}
+    for _ in range(3):
+        for one in (model, peer):
+            one.zero_grad()
+            one(torch.ones(2, 3), torch.zeros(2, 1))["loss"].backward()
+        optimizer.step()
+        with torch.no_grad():
+            # As in transformers 4.57, `optimization.AdamW.step`.
+            for name, parameter in peer.named_parameters():
+                first[name].mul_(0.8).add_(parameter.grad, alpha=1 - 0.8)
+                second[name].mul_(0.9).addcmul_(parameter.grad, parameter.grad, value=1 - 0.9)
+                parameter.addcdiv_(first[name], second[name].sqrt().add_(1e-6), value=-0.1)
+                parameter.add_(parameter, alpha=-0.1 * 0.3)
+        assert_same_weights(weights(model), weights(peer))
+    resumed = made({"type": "huggingface_adamw", "correct_bias": False, **options}, peer)
+    resumed.load_state_dict(deepcopy(optimizer.state_dict()))
+    for one, steps in ((model, optimizer), (peer, resumed)):
+        one.zero_grad()
+        one(torch.ones(2, 3), torch.zeros(2, 1))["loss"].backward()
+        steps.step()
+    assert_same_weights(weights(model), weights(peer))
+
+
+def test_unknown_option_of_a_parameter_group_has_no_effect(caplog):
+    optimizer = made({"type": "adam", "parameter_groups": [[["inner"], {"lrr": 1.0}]]}, Net())
+    assert [group["lr"] for group in optimizer.param_groups] == [0.001, 0.001]
+    assert (
+        "A parameter group has the option `lrr`, which has no effect, as Adam does not know it; it kn" in caplog.text
+    )
 
 
 MULTI = {
@@ -165,8 +201,8 @@ def test_multi_optimizer_resumes(tmp_path):
             r"'inner.bias' belongs to two parameter groups",
         ),
         *(
-            ({"type": "dense_sparse_adam", **options}, r"DenseSparseAdam got `lr=.*set `lr` and `eps` above 0")
-            for options in ({"lr": 0}, {"eps": -1.0}, {"betas": [0.9, 1.0]})
+            ({"type": "dense_sparse_adam", **options}, r"DenseSparseAdam got `lr=.*set `lr` and `eps` to 0 or more")
+            for options in ({"lr": -1}, {"eps": -1.0}, {"betas": [0.9, 1.0]})
         ),
         (
             {**MULTI, "optimizers": {"outer": "adam"}},

@@ -7,7 +7,7 @@ import transformers
 
 import poptorch_emulator as poptorch
 import portico
-from ipu_trainers import classifier, ipu_arguments, ipu_trainer
+from ipu_trainers import Sentences, classifier, ipu_arguments, ipu_trainer
 from portico.errors import InputError
 from portico.ipu.config import IPUConfig
 
@@ -50,7 +50,7 @@ def test_parsed_from_the_command_line(tmp_path, name):
         ({"fp16": True}, r"`fp16=True` is not supported on IPUs"),
         ({"torch_compile": True}, "the model is compiled for IPUs anyway"),
         ({"ddp_backend": "gloo"}, "set `replication_factor` of the IPUConfig"),
-        ({"n_ipu": 3}, "`n_ipu=3` is not the size of a partition"),
+        ({"n_ipu": 0}, "`n_ipu=0` cannot be used; set it to an int"),
         ({"dataloader_mode": "fast"}, "Unknown `dataloader_mode='fast'`; expected one of sync, async"),
         (
             {"optim": "adafactor"},
@@ -71,15 +71,38 @@ def test_parsed_from_the_command_line(tmp_path, name):
         ({"precision": "bf16-mixed"}, "`precision='bf16-mixed'` does not choose IPUs; .*`fp32` chooses"),
         ({"devices": 4}, "`devices=4` does not choose IPUs; leave it out; `n_ipu`"),
         ({"num_nodes": 2}, "`num_nodes=2` does not choose IPUs; .* has one host"),
-        (
-            {"lamb": True, "max_grad_norm": 1.0},
-            "`max_grad_norm=1.0` cannot be combined with LAMB.* leave one out",
-        ),
     ],
 )
 def test_invalid_values_are_refused(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         ipu_arguments(tmp_path, **changes)
+
+
+def test_as_in_optimum_graphcore_lamb_leaves_max_grad_norm_out(tmp_path, caplog):
+    args = ipu_arguments(tmp_path, lamb=True, max_grad_norm=1.0)
+    assert "`max_grad_norm=1.0` has no effect with LAMB" in caplog.text
+    trainer = portico.IPUTrainer(classifier(), IPUConfig(), args, train_dataset=Sentences(4))
+    assert trainer.train().global_step > 0
+
+
+def test_number_of_ipus_that_is_no_partition_is_rounded_up_by_poptorch(tmp_path):
+    trainer = ipu_trainer(tmp_path, n_ipu=3)
+    assert trainer.ipu_config.replication_factor == trainer.opts.replication_factor == 3
+    assert trainer.train().global_step > 0
+
+
+@pytest.mark.filterwarnings("ignore:`include_inputs_for_metrics` is deprecated:FutureWarning")
+def test_inputs_can_be_included_for_metrics(tmp_path):
+    seen = []
+
+    def metrics(result):
+        seen.append(result.inputs.shape)
+        return {}
+
+    args = ipu_arguments(tmp_path, include_inputs_for_metrics=True)
+    trainer = portico.IPUTrainer(classifier(), IPUConfig(), args, eval_dataset=Sentences(6), compute_metrics=metrics)
+    trainer.evaluate()
+    assert seen == [(6, 6)]
 
 
 def test_config_is_copied_and_overridden(tmp_path):

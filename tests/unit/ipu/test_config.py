@@ -53,7 +53,7 @@ class TestDefaults:
         ("layers_per_ipu", 3, TypeError, r"Setting `IPUConfig` attribute: `layers_per_ipu` to 3 of type int failed"),
         ("layers_per_ipu", [1.5], TypeError, "must be list.int."),
         ("replication_factor", 0, ValueError, "`replication_factor` must be >= 1; got 0"),
-        ("replication_factor", True, TypeError, "of type bool failed"),
+        ("replication_factor", 1.5, TypeError, "of type float failed"),
         ("matmul_proportion", [-0.1], ValueError, "must have all elements >= 0"),
         ("matmul_proportion", float("nan"), ValueError, "must be >= 0; got nan"),
         ("output_mode", "last", ValueError, "`output_mode` must be one of all, sum, final, default; got 'last'"),
@@ -61,13 +61,32 @@ class TestDefaults:
         ("serialized_embedding_splits_per_ipu", [0, 0], ValueError, "must have atleast 1 split"),
         ("serialized_embedding_splits_per_ipu", [1, 0, 1], ValueError, "must have its splits on consecutive IPUs"),
         ("mode", "test", ValueError, "`IPUConfig` mode can only take values in"),
-        ("speed", 1, AttributeError, "IPUConfig has no attribute 'speed'; it has auto_loss_scaling"),
     ],
 )
 def test_every_assignment_is_checked(name, value, error, message):
     config = IPUConfig()
     with pytest.raises(error, match=message):
         setattr(config, name, value)
+
+
+def test_unknown_attribute_is_set_with_a_warning(caplog):
+    config = IPUConfig()
+    config.speed = 1
+    assert config.speed == 1
+    assert "`speed` is not an attribute of IPUConfig, and has no effect on programs; it has auto_loss" in caplog.text
+    assert config == IPUConfig()
+
+
+def test_what_optimum_writes_into_the_file_can_be_given():
+    assert (
+        IPUConfig(transformers_version="4.29.0", optimum_version="1.6.1", device_iterations=2).device_iterations == 2
+    )
+
+
+def test_is_updated_by_a_dict():
+    config = IPUConfig()
+    config.update({"device_iterations": 4, "seed": 3})
+    assert (config.device_iterations, config.seed) == (4, 3)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 
 import portico
 from models import Line, Points, PointStream, ToyDataset, UnknownColumn, tiny_bert, toy_arguments, toy_trainer
-from portico.arguments import READ_IN_TRAINING, argument_rules
+from parity.peers import QUIET
+from portico.arguments import READ_IN_EVALUATION, READ_IN_TRAINING, argument_rules
 from portico.checkpoint import writer
 from portico.deprecated import RetiredArguments
 from portico.distributed.placement import PLACEMENT
@@ -33,6 +34,12 @@ def refused_in_training(tmp_path, match, error=portico.InputError, parts=None, *
     trainer = toy_trainer(tmp_path, parts=parts, **changes)
     with pytest.raises(error, match=match):
         trainer.train()
+
+
+def refused_in_evaluation(tmp_path, match, error=portico.InputError, **changes):
+    trainer = toy_trainer(tmp_path, **changes)
+    with pytest.raises(error, match=match):
+        trainer.evaluate()
 
 
 def test_model_and_model_init_exclude_each_other(tmp_path):
@@ -201,7 +208,6 @@ def test_class_of_batches_is_a_collator(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("train_sampling_strategy", "curriculum", "'random', 'sequential', 'group_by_length'"),
         ("log_level", "loud", "'debug', .*'passive'"),
         pytest.param(
             *("dataloader_multiprocessing_context", "thread", "'fork', 'spawn', 'forkserver'"),
@@ -240,6 +246,45 @@ def test_string_instead_of_number_is_rejected(name, value, match, tmp_path):
 def test_number_out_of_range_is_rejected(name, value, allowed, tmp_path):
     refuse = refused_in_training if name in READ_IN_TRAINING else refused
     refuse(tmp_path, rf"`{name}={value!r}` cannot be used; set it to {allowed}", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "call"),
+    [
+        ({"max_steps": 0.5}, "evaluate"),
+        ({"max_steps": float("nan")}, "evaluate"),
+        ({"per_device_train_batch_size": "2"}, "evaluate"),
+        ({"neftune_noise_alpha": "x"}, "evaluate"),
+        ({"gradient_accumulation_steps": 1.5}, "evaluate"),
+        ({"include_for_metrics": 3}, "train"),
+        ({"include_for_metrics": None}, "train"),
+        ({"eval_accumulation_steps": 0}, "train"),
+        ({"per_device_eval_batch_size": "2"}, "train"),
+        ({"save_total_limit": "x", "save_strategy": "no"}, "train"),
+        ({"eval_delay": "x"}, "train"),
+        ({"train_sampling_strategy": "curriculum"}, "train"),
+    ],
+)
+def test_arguments_are_judged_where_they_are_read(value, call, tmp_path, caplog):
+    """A trainer that only trains, or only evaluates, takes what transformers takes of the other's arguments."""
+    results = []
+    for library in (transformers, portico):
+        args = library.TrainingArguments(str(tmp_path), **QUIET | {"max_steps": 2} | value)
+        trainer = library.Trainer(Line(), args, train_dataset=Points(6), eval_dataset=Points(4))
+        getattr(trainer, call)()
+        results.append({name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()})
+    assert results[0] == results[1]
+    other = {"train": trainer.evaluate, "evaluate": trainer.train}[call]
+    if value.keys() & {"train_sampling_strategy", "save_total_limit", "eval_delay"}:
+        other()
+        return
+    with pytest.raises((portico.InputError, TypeError), match=f"`{next(iter(value))}="):
+        other()
+
+
+def test_order_that_does_not_exist_counts_as_random(tmp_path, caplog):
+    toy_trainer(tmp_path, train_sampling_strategy="curriculum")
+    assert "`train_sampling_strategy='curriculum'` is unknown and counts as 'random', as in transf" in caplog.text
 
 
 def test_zero_epochs_with_max_steps(tmp_path):
@@ -440,6 +485,9 @@ def test_every_training_argument_of_every_wrong_kind_works_or_is_rejected_by_nam
 def test_wrong_kind_of_argument_is_rejected_where_it_is_read(name, value, match, tmp_path):
     if name in READ_IN_TRAINING:
         refused_in_training(tmp_path, match, **{name: value})
+        return
+    if name in READ_IN_EVALUATION:
+        refused_in_evaluation(tmp_path, match, **{name: value})
         return
     with pytest.raises(portico.InputError, match=match):
         portico.TrainingArguments(str(tmp_path), **{name: value})

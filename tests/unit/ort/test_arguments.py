@@ -28,7 +28,6 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"torch_compile": True}, "choose a compiler other than ONNX Runtime, .* anyway; leave them out"),
         ({"onnx_log_level": 9}, "`onnx_log_level=9` is unknown; set it to one of VERBOSE, INFO"),
         ({"save_onnx": "false"}, "`save_onnx='false'` cannot be used; set it to True or False"),
         ({"save_onnx": "plain"}, "`save_onnx='plain'` cannot be used; set it to True or False, or one of 'standard'"),
@@ -40,15 +39,19 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
         ),
         ({"onnx_prefix": "mine.onnx"}, "`onnx_prefix='mine.onnx'` is not a plain file name; .* without `.onnx`"),
         ({"optim": "adamw_ort"}, "`optim='adamw_ort'` is unknown; set it to one of adamw_ort_fused, "),
-        (
-            {"optim": "adamw_ort_fused", "optim_args": "eps=1"},
-            "`optim_args='eps=1'` has no effect on `optim='adamw_ort_fused'`, .* leave it out",
-        ),
     ],
 )
 def test_values_that_mean_nothing_are_refused(changes, message, tmp_path):
     with pytest.raises(InputError, match=message):
         toy_arguments(tmp_path, ORTTrainingArguments, **changes)
+
+
+def test_settings_without_effect_are_announced(tmp_path, caplog):
+    chosen = {"torch_compile_mode": "reduce-overhead", "optim": "adamw_ort_fused", "optim_args": "eps=1"}
+    args = toy_arguments(tmp_path, ORTTrainingArguments, **chosen)
+    assert (args.torch_compile, args.torch_compile_backend, args.torch_compile_mode) == (False, None, None)
+    assert "`torch_compile` and its options have no effect: the model is compiled for ONNX Runtime" in caplog.text
+    assert "`optim_args='eps=1'` has no effect on `optim='adamw_ort_fused'`" in caplog.text
 
 
 @pytest.mark.parametrize(

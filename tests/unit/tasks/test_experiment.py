@@ -248,11 +248,12 @@ def test_records_that_cannot_be_used_are_refused_before_training(name, records, 
 
 
 def test_empty_records_are_left_out_with_a_warning(tmp_path, caplog):
-    records = [corpus.article(Random(0)), {"document": "", "summary": "x"}]
-    path = write_json(tmp_path / "a.json", records)
+    # As in `run_summarization.py`: a half of the pair is empty or None.
+    halves = [{"document": "", "summary": "x"}, {"document": None, "summary": "x"}, {"document": "x", "summary": None}]
+    path = write_json(tmp_path / "a.json", [corpus.article(Random(0)), *halves])
     metrics = run("summarization", tmp_path / "run", f"data.train_file={path}", f"data.validation_file={path}", *T5)
     assert metrics["train_samples"] == 1
-    assert "1 of 2 records for 'train' are empty and left out." in caplog.text
+    assert "3 of 4 records for 'train' are empty and left out." in caplog.text
 
 
 def test_the_right_ending_may_be_named_by_its_digits():

@@ -47,20 +47,23 @@ _ID_KEYS = ("id", "example_id", "qid")
 
 
 class _UniqueIds:
-    """Adds missing identifiers, optionally prefixes them with the language, and rejects duplicates."""
+    """Adds missing identifiers, optionally prefixes them with the language, and by default rejects duplicates."""
 
-    def __init__(self, *, with_language: bool = False) -> None:
+    def __init__(self, *, with_language: bool = False, may_repeat: bool = False) -> None:
         self._with_language = with_language
+        self._may_repeat = may_repeat
         self._places: dict[str, str] = {}
+        self._num_claimed = 0
 
     def claim(self, example: Example, place: str) -> Example:
         """Return the example with its identifier, by default its number."""
-        identifier = example.get("id", str(len(self._places)))
+        identifier = example.get("id", str(self._num_claimed))
         if self._with_language and "language" in example:
             identifier = f"{example['language']}:{identifier}"
         first = self._places.setdefault(identifier, place)
-        if first is not place:
+        if first is not place and not self._may_repeat:
             raise InvalidRecord(f"duplicate id, first used by {first}; predictions are stored by id.")
+        self._num_claimed += 1
         return {**example, "id": identifier} if "id" in example else {"id": identifier, **example}
 
 
@@ -70,6 +73,7 @@ def read_examples(
     format: str | None = None,
     skip_invalid: bool = False,
     max_gzip_ratio: float = MAX_GZIP_RATIO,
+    ids_may_repeat: bool = False,
 ) -> list[Example]:
     """Read questions with their contexts and answers.
 
@@ -82,6 +86,8 @@ def read_examples(
             each file.
         skip_invalid: Skip invalid records, with one warning per file, instead of raising.
         max_gzip_ratio: How many times as large as a gzip file its content may be; 64 MiB are always read.
+        ids_may_repeat: Accept several questions with one id. They can be trained on, but not answered, since answers
+            are stored by id.
 
     Returns:
         Records ``{"id", "title", "context", "question", "answers": {"text": [...], "answer_start": [...]}}`` in
@@ -95,7 +101,7 @@ def read_examples(
             that is not skipped. The message names the source and the record.
     """
     one = None if format is None else format_named(format)
-    return _read_all(source, one, skip_invalid, max_gzip_ratio)
+    return _read_all(source, one, skip_invalid, max_gzip_ratio, ids_may_repeat)
 
 
 def read_questions(
@@ -136,14 +142,17 @@ def _question_format(named: Format | None) -> Format:
     return Format("question, context, and optionally id", lambda entry: True, example, questions)
 
 
-def _read_all(source: Source, one: Format | None, skip_invalid: bool, max_gzip_ratio: float) -> list[Example]:
+def _read_all(
+    source: Source, one: Format | None, skip_invalid: bool, max_gzip_ratio: float, ids_may_repeat: bool = False
+) -> list[Example]:
     """Return the examples of a source in the given format; by default the first record of a file shows the format."""
     names = [source] if isinstance(source, str | Path) else source
     if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
         rows: Any = names
         if hasattr(rows, "iloc") and hasattr(rows, "to_dict"):  # a DataFrame, which would yield its columns' names
             rows = rows.to_dict("records")
-        return _read(Defects("The dataset", skip_invalid=skip_invalid), _as_json(numbered(rows)), one, _UniqueIds())
+        ids = _UniqueIds(may_repeat=ids_may_repeat)
+        return _read(Defects("The dataset", skip_invalid=skip_invalid), _as_json(numbered(rows)), one, ids)
     paths = paths_of(names)
     for path in paths:
         if path.suffix in _NOT_READ:
@@ -153,7 +162,7 @@ def _read_all(source: Source, one: Format | None, skip_invalid: bool, max_gzip_r
             )
     languages = {squad.language_of_file(path.name) for path in paths}
     examples: list[Example] = []
-    ids = _UniqueIds(with_language=len(languages - {None}) > 1)
+    ids = _UniqueIds(with_language=len(languages - {None}) > 1, may_repeat=ids_may_repeat)
     for path in paths:
         defects = Defects(path, skip_invalid=skip_invalid)
         with stored_dataset(path) as dataset:

@@ -14,7 +14,15 @@ import torch
 from torchmetrics import Metric
 
 from portico.errors import InputError, MissingPackageError
-from portico.mrc.metrics.squad import Records, check_answered, gold_texts, nothing_scored, predicted_text
+from portico.mrc.metrics.squad import (
+    Predictions,
+    Records,
+    check_answered,
+    gold_texts,
+    nothing_scored,
+    predicted_text,
+    prediction_records,
+)
 from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
@@ -78,12 +86,13 @@ class Rouge(Metric):
         # A sum for each type, the spaces in all predictions, the number of questions.
         self.add_state("sums", torch.zeros(len(rouge_types) + 2, dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, predictions: Records, references: Records) -> None:
+    def update(self, predictions: Predictions, references: Records) -> None:
         """Add a batch in the form of ``AnswerTexts.update``.
 
         Raises:
             InputError: If a question has no prediction or no gold answer.
         """
+        predictions = prediction_records(predictions)
         check_answered(predictions, references)
         texts = {prediction["id"]: predicted_text(prediction) for prediction in predictions}
         sums = self.sums.tolist()

@@ -3,17 +3,20 @@
 Shape suffixes: E questions.
 """
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torchmetrics import Metric
 
-from portico.data.defects import InvalidRecord
+from portico.data.defects import InvalidRecord, shorten
 from portico.errors import InputError
 from portico.mrc.datasets import values
 from portico.mrc.metrics.scores import (
@@ -25,12 +28,16 @@ from portico.mrc.metrics.scores import (
     text_scores,
 )
 from portico.mrc.metrics.thresholds import Curve, Doubles, PrefixSweep, QuestionRows, running_sums
+from portico.trust.disk import read_text
 from portico.trust.names import data_only
 
 logger = logging.getLogger(__name__)
 
 Record: TypeAlias = Mapping[str, Any]
 Records: TypeAlias = Sequence[Record]
+# Records, answers by id, or a file of either.
+Predictions: TypeAlias = Records | Mapping[str, Any] | str | PathLike[str]
+Probabilities: TypeAlias = Mapping[str, float] | str | PathLike[str]
 
 _GROUPS = ("", "HasAns_", "NoAns_")
 _ANSWERABLE = 1
@@ -38,18 +45,26 @@ _ANSWERABLE = 1
 _NULL_PROBABILITY, _HAS_ANSWER, _EXACT, _F1, _HAS_TEXT = range(5)
 
 
-def squad_metrics(predictions: Records, references: Records, version_2_with_negative: bool) -> dict[str, float]:
+def squad_metrics(
+    predictions: Predictions,
+    references: Records,
+    version_2_with_negative: bool,
+    no_answer_probabilities: Probabilities | None = None,
+) -> dict[str, float]:
     """Return the metrics of a whole evaluation set.
 
     Args:
-        predictions: ``{"id", "prediction_text"}``, for SQuAD 2.0 optionally with ``"no_answer_probability"``.
+        predictions: ``{"id", "prediction_text"}``, for SQuAD 2.0 optionally with ``"no_answer_probability"``; or as
+            official scripts take them, see :func:`prediction_records`.
         references: ``{"id", "answers": {"text": [...], "answer_start": [...]}}``.
         version_2_with_negative: Whether some questions have no answer: if so, return what ``SquadV2`` computes,
             otherwise what ``SquadV1`` does.
+        no_answer_probabilities: As of :meth:`SquadV2.update`.
 
     Raises:
         InputError: If a reference has no prediction.
     """
+    predictions = prediction_records(predictions, no_answer_probabilities)
     check_answered(predictions, references)
     # Every process has the records of all, so nothing is to be synchronized.
     metric = (SquadV2 if version_2_with_negative else SquadV1)(sync_on_compute=False)
@@ -80,11 +95,12 @@ class AnswerTexts(Metric):
         # Sum of exact matches, sum of F1, number of questions.
         self.add_state("sums", torch.zeros(3, dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, predictions: Records, references: Records) -> None:
+    def update(self, predictions: Predictions, references: Records) -> None:
         """Add a batch.
 
         Args:
-            predictions: ``{"id", "prediction_text"}``. Predictions without a reference are ignored; of several with
+            predictions: ``{"id", "prediction_text"}``, or as official scripts take them, see
+                :func:`prediction_records`. Predictions without a reference are ignored; of several with
                 the same id the last one counts.
             references: ``{"id", "answers": {"text": [...]}}``, or one text, a list of texts or a list of objects with
                 ``text`` as ``answers``.
@@ -92,6 +108,7 @@ class AnswerTexts(Metric):
         Raises:
             InputError: If a question has no gold answer, or an answer is no text.
         """
+        predictions = prediction_records(predictions)
         missing = _unanswered(predictions, references)
         if missing and not self.skip_unanswered:
             logger.warning(
@@ -239,14 +256,21 @@ class SquadV2(QuestionRows):
         self.add_state("sums", torch.zeros(3, 3, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_rows("sweep", 5)
 
-    def update(self, predictions: Records, references: Records) -> None:
+    def update(
+        self,
+        predictions: Predictions,
+        references: Records,
+        no_answer_probabilities: Probabilities | None = None,
+    ) -> None:
         """Add a batch in the form of ``AnswerTexts.update``, optionally with ``"no_answer_probability"``.
 
-        Of several references with the same id, too, the last one counts.
+        ``no_answer_probabilities`` are these by id, or a JSON file of them, as ``--na-prob-file`` of the official
+        script. Of several references with the same id, too, the last one counts.
 
         Raises:
             InputError: If a reference has no prediction, or only some predictions have a probability.
         """
+        predictions = prediction_records(predictions, no_answer_probabilities)
         check_answered(predictions, references)
         by_id = {prediction["id"]: prediction for prediction in predictions}
         golds = {reference["id"]: gold_texts(reference) for reference in references}
@@ -343,6 +367,62 @@ def warn_of_language(given: str, used: str) -> None:
         given,
         used,
     )
+
+
+def prediction_records(predictions: Predictions, probabilities: Probabilities | None = None) -> Records:
+    """Return predictions as records ``{"id", "prediction_text"}``, with ``"no_answer_probability"`` if it is known.
+
+    Args:
+        predictions: Such records; or answers by id, or the JSON file that holds them, as the official scripts of
+            SQuAD read them. An answer is a string, ``None`` for no answer, a mapping with ``text``, or a list of
+            these, as of n-best files, of which the first counts.
+        probabilities: Probabilities of "no answer" by id, or the JSON file that holds them.
+
+    Raises:
+        InputError: If a file cannot be read, or an entry is no answer.
+    """
+    given = _content_of("predictions", predictions)
+    if isinstance(given, Mapping):
+        given = [record_of(key, entry) for key, entry in given.items()]
+    if probabilities is None:
+        return given
+    by_id = _content_of("no_answer_probabilities", probabilities)
+    return [
+        {**record, "no_answer_probability": by_id[record["id"]]} if record["id"] in by_id else record
+        for record in given
+    ]
+
+
+def record_of(key: str, entry: object) -> dict[str, Any]:
+    """Return the record of an entry of answers by id, as :func:`prediction_records` takes them."""
+    best = entry[0] if isinstance(entry, list) and entry else entry
+    if not isinstance(best, Mapping):
+        return {"id": key, "prediction_text": predicted_text({"id": key, "prediction_text": best})}
+    name = next((name for name in ("prediction_text", "text", "answer") if name in best), None)
+    if name is None:
+        raise InputError(
+            f"The answer to question {key!r} is {shorten(best)}, without `text`; write {{id: text}}, or mappings that "
+            "hold `text` or `prediction_text`."
+        )
+    record: dict[str, Any] = {"id": key, "prediction_text": predicted_text({"id": key, "prediction_text": best[name]})}
+    # Not of n-best lists, whose probabilities are those of the answers.
+    if "no_answer_probability" in best:
+        record["no_answer_probability"] = best["no_answer_probability"]
+    return record
+
+
+def _content_of(name: str, source: Any) -> Any:
+    if not isinstance(source, str | PathLike):
+        return source
+    try:
+        content = json.loads(read_text(Path(source)))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"`{name}={str(source)!r}` cannot be read ({shorten(error)}); name a JSON file of values by question id."
+        ) from error
+    if not isinstance(content, list | Mapping):
+        raise InputError(f"{source} holds a {type(content).__name__}; write values by question id.")
+    return content
 
 
 def gold_texts(reference: Record) -> list[str]:

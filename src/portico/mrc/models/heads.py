@@ -99,6 +99,10 @@ class ExtractiveQAHead(TaskHead):
     :class:`~portico.mrc.features.labels.TargetType` lists the types. The loss is the mean of the cross-entropies of
     start, end and type; positions beyond the row are ignored.
 
+    The types are read off the first token, as in PrimeQA. If the configuration has a ``class_token_id``, they are read
+    off the first token with that id, or the last token of a row that has none: XLNet's class token is its last, and
+    padding may come first.
+
     Args:
         config: Configuration of the encoder.
         num_labels_override: Number of answer types; by default five.
@@ -117,6 +121,7 @@ class ExtractiveQAHead(TaskHead):
                 f"{config.num_labels}; set `num_labels=2` in the configuration."
             )
         self.num_labels = config.num_labels
+        self.class_token_id: int | None = getattr(config, "class_token_id", None)
         self.num_classification_head_labels = len(TargetType) if num_labels_override is None else num_labels_override
         self.qa_outputs = nn.Linear(config.hidden_size, self.num_labels)
         # RoBERTa's classifier reads these fields; other encoders call their dropout differently, or have none.
@@ -149,7 +154,10 @@ class ExtractiveQAHead(TaskHead):
         """
         hidden = model_outputs[0]
         start_logits, end_logits = (logits.contiguous() for logits in self.qa_outputs(hidden).unbind(-1))
-        type_logits = self.classifier(hidden)
+        class_BH = (
+            hidden[:, 0] if self.class_token_id is None else self._class_states(hidden, input_ids, attention_mask)
+        )
+        type_logits = self.classifier(class_BH.unsqueeze(1))  # which reads the first token
         loss = None
         if start_positions is not None and end_positions is not None and target_type is not None:
             loss = (
@@ -161,6 +169,19 @@ class ExtractiveQAHead(TaskHead):
         if loss is None or not self.training:
             outputs |= self.confidence_features(hidden, input_ids, attention_mask, token_type_ids)
         return _head_output(model_outputs, self.output_class, loss, outputs)
+
+    def _class_states(self, hidden_BLH: Tensor, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+        """Return the hidden states of the class tokens, ``float [B, H]``."""
+        shape, device = hidden_BLH.shape[:2], hidden_BLH.device
+        is_real_BL = torch.ones(shape, dtype=torch.bool, device=device)
+        if attention_mask is not None and attention_mask.dim() == 2:
+            is_real_BL = attention_mask.bool()
+        place_L = torch.arange(shape[1], device=device)
+        place_B = torch.where(is_real_BL, place_L, 0).amax(dim=1)
+        if input_ids is not None:
+            is_class_BL = (input_ids == self.class_token_id) & is_real_BL
+            place_B = torch.where(is_class_BL.any(dim=1), is_class_BL.int().argmax(dim=1), place_B)
+        return hidden_BLH[torch.arange(shape[0], device=device), place_B]
 
     def confidence_features(
         self,

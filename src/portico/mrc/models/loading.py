@@ -1,5 +1,6 @@
 """Question answering models by the name of their head: loaded with their tokenizer, or new."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -97,11 +98,28 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
         if tokenizer.pad_token is None:
             # Language models need no padding; attention masks hide it.
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(filling_token(tokenizer))
+        if head is not None and head != saved_head(config) and not _is_class_token_first(tokenizer):
+            # Of a new head; one that was trained reads the token that it was trained on.
+            config.class_token_id = -1 if tokenizer.cls_token_id is None else tokenizer.cls_token_id
         reader = ModelAndTokenizer(question_answering_model(config, head, name_or_path), tokenizer)
         if reader.max_length < 1:
             raise InputError(f"{given} takes inputs of {reader.max_length} tokens; restore its configuration.")
         _check_tokenizer(given, tokenizer, reader.model)
     return reader
+
+
+def _is_class_token_first(tokenizer: PreTrainedTokenizerBase) -> bool:
+    ids = tokenizer("a", "b")["input_ids"]
+    return tokenizer.padding_side == "right" and bool(ids) and ids[0] == tokenizer.cls_token_id
+
+
+def row_length_in_training(model: PreTrainedModel) -> int | None:
+    """Return the one length of rows that a model can be trained on, ``None`` for any up to its limit.
+
+    Reformer multiplies two tables of positions, which in training cover whole rows.
+    """
+    config: Any = getattr(model, "config", None)  # a module of the user may have none
+    return math.prod(config.axial_pos_shape) if getattr(config, "axial_pos_embds", False) else None
 
 
 def load_trained_reader(name_or_path: str, *, setting: str = _SETTING) -> ModelAndTokenizer:

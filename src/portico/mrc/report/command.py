@@ -16,6 +16,7 @@ from portico.errors import InputError
 from portico.mrc.config import MRCData, load_examples
 from portico.mrc.datasets import read_examples
 from portico.mrc.datasets.examples import with_one_context
+from portico.mrc.metrics.squad import record_of
 from portico.mrc.question_results import question_result
 from portico.mrc.report.comparison import align_runs, write_comparison
 from portico.mrc.report.explorer import MAX_MEGABYTES
@@ -34,7 +35,8 @@ _HEAD = 1000
 _PREFIXES = ("eval_", "predict_", "test_", "")
 _PREDICTIONS = "predictions.json"
 _NBEST = "nbest_predictions.json"
-_NULL_ODDS = "null_odds.json"
+# The second is the name in the documentation of the official script of SQuAD 2.0.
+_NULL_ODDS = ("null_odds.json", "na_prob.json")
 
 # Groups of the configuration that are shown if there is no `report.json` that names the settings.
 _SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
@@ -110,9 +112,11 @@ def report_or_compare(
 
 def _default_page(run: Path, others: Sequence[Path]) -> Path:
     if not others:
-        return run / REPORT_PAGE
-    what = f"of-{len(others) + 1}-runs" if len(others) > 1 else f"with-{run.resolve().name}"
-    return others[-1] / f"comparison-{what}.html"
+        return run.with_name(f"{run.stem}-{REPORT_PAGE}") if run.is_file() else run / REPORT_PAGE
+    name = run.stem if run.is_file() else run.resolve().name
+    what = f"of-{len(others) + 1}-runs" if len(others) > 1 else f"with-{name}"
+    last = others[-1].parent if others[-1].is_file() else others[-1]
+    return last / f"comparison-{what}.html"
 
 
 def _is_ours(path: Path) -> bool:
@@ -134,6 +138,7 @@ def read_run(
 ) -> RunRecord:
     """Read a run's answers and join them with the questions.
 
+    ``folder`` is that of a run, or a file of answers by id, such as SQuAD's official ``predictions.json``.
     The folder has at least predictions; n-best lists, null odds, metrics, log history and configuration are used if
     they are there. The answer files of Hugging Face's example work too. ``data`` is a file of the questions in any
     supported format; by default what the run's ``config.yaml`` names. A dataset of the hub or a class that it names is
@@ -143,12 +148,21 @@ def read_run(
     Raises:
         InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
     """
-    folder = Path(folder)
-    prefix = _answer_prefix(folder)
-    predictions = _read_mapping(folder / f"{prefix}{_PREDICTIONS}")
-    _check_entries(folder / f"{prefix}{_PREDICTIONS}", predictions, "a text", lambda text: isinstance(text, str))
+    path = Path(folder)
+    folder, name = (path.parent, path.stem) if path.is_file() else (path, path.resolve().name)
+    if path.is_file():
+        file = path
+        # Files next to it belong to it if they have its prefix: `dev_predictions.json`, `dev_null_odds.json`.
+        is_named = file.name.endswith(_PREDICTIONS) and not file.name.endswith(_NBEST)
+        prefix = file.name.removesuffix(_PREDICTIONS) if is_named else f"{file.stem}_"
+    else:
+        prefix = _answer_prefix(folder)
+        file = folder / f"{prefix}{_PREDICTIONS}"
+    predictions = {key: _text_of(file, key, entry) for key, entry in _read_mapping(file).items()}
     nbest = _read_by_question(folder / f"{prefix}{_NBEST}", predictions, "a list of candidates", _is_nbest)
-    null_odds = _read_by_question(folder / f"{prefix}{_NULL_ODDS}", predictions, "a number", _is_number)
+    odds_files = [folder / f"{prefix}{odds}" for odds in _NULL_ODDS]
+    odds_file = next(filter(Path.is_file, odds_files), odds_files[0])
+    null_odds = _read_by_question(odds_file, predictions, "a number", _is_number)
     config = _read_mapping(folder / "config.yaml")
     recorded = _read_record(folder / REPORT_RECORD)
     results = []
@@ -159,7 +173,6 @@ def read_run(
         results.append(question_result(example, text, span=span, nbest=nbest.get(key), null_odds=null_odds.get(key)))
     # Of training and of the stage that the answers are of.
     metrics = {**_read_mapping(folder / "train_results.json"), **_read_mapping(folder / f"{prefix}results.json")}
-    name = folder.resolve().name
     no_nbest = (
         f"{name} has no {prefix}{_NBEST}, so the page shows no candidates, no calibration and no threshold curve."
     )
@@ -178,11 +191,18 @@ def read_run(
     )
 
 
+def _text_of(file: Path, key: str, entry: object) -> str:
+    try:
+        return str(record_of(key, entry)["prediction_text"])
+    except InputError as error:
+        raise _unusable(file, f"the entry of question {shorten(key)} is {shorten(entry)}, not a text") from error
+
+
 def _answer_prefix(folder: Path) -> str:
     if not folder.is_dir():
-        what = "a file, not a folder" if folder.exists() else "no such folder"
         raise InputError(
-            f"{folder}: {what}; name the folder of a run, which contains its {_PREFIXES[0]}{_PREDICTIONS}."
+            f"{folder}: no such folder or file; name the folder of a run, which contains its "
+            f"{_PREFIXES[0]}{_PREDICTIONS}, or a file of answers by question id."
         )
     for prefix in _PREFIXES:
         if (folder / f"{prefix}{_PREDICTIONS}").is_file():

@@ -127,6 +127,16 @@ def stored(dataset, folder):
     return read_examples(folder)
 
 
+def test_ids_of_questions_to_train_on_may_repeat(tmp_path):
+    first, second = {**BASE_RAW, "example_id": "a"}, {**BASE_RAW, "example_id": "a", "question": "Another?"}
+    write_lines(tmp_path / "twice.jsonl", [first, second])
+    examples = read_examples(tmp_path / "twice.jsonl", ids_may_repeat=True)
+    assert [(example["id"], example["question"]) for example in examples] == [
+        ("a", first["question"]),
+        ("a", "Another?"),
+    ]
+
+
 def test_source_may_be_files_globs_and_folders(tmp_path):
     for name in ("a", "b"):
         write_lines(tmp_path / f"{name}.jsonl", [{**BASE_RAW, "example_id": name}])

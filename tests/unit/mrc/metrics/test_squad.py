@@ -1,5 +1,6 @@
 """Texts of answers: the metrics of SQuAD, MRQA and MLQA."""
 
+import json
 import logging
 import re
 import string
@@ -459,3 +460,51 @@ def test_precision_recall_curve_begins_with_no_answer_and_ends_with_all():
     assert curve.recall_T.tolist() == [0.0, 0.5, 1.0]
     assert curve.threshold_T.tolist()[1:] == [0.1, 0.9]
     assert curve.average_precision == 0.5 * 0.5 + 0.5 * (2 / 3)
+
+
+GOLDS = [{"id": "a", "answers": {"text": ["Turku"]}}, {"id": "b", "answers": {"text": []}}]
+OFFICIAL = [
+    {"a": "Turku", "b": "Turku"},
+    {"a": {"text": "Turku"}, "b": {"prediction_text": "Turku"}},
+    {"a": [{"text": "Turku", "probability": 0.6}, {"text": "", "probability": 0.4}], "b": "Turku"},
+]
+
+
+@pytest.mark.parametrize("predictions", OFFICIAL, ids=["texts", "mappings", "n-best"])
+def test_answers_are_taken_by_id_and_from_files(predictions, tmp_path):
+    records = [{"id": key, "prediction_text": "Turku"} for key in "ab"]
+    probabilities = {"a": 0.2, "b": 0.7}
+    with_probabilities = [{**record, "no_answer_probability": probabilities[record["id"]]} for record in records]
+    (tmp_path / "predictions.json").write_text(json.dumps(predictions))
+    (tmp_path / "na_prob.json").write_text(json.dumps(probabilities))
+    expected = squad_metrics(records, GOLDS, True)
+    best = squad_metrics(with_probabilities, GOLDS, True)
+    assert (expected["exact"], best["best_exact"]) == (50.0, 100.0)
+    for answers, odds in (
+        (predictions, probabilities),
+        (tmp_path / "predictions.json", str(tmp_path / "na_prob.json")),
+    ):
+        assert squad_metrics(answers, GOLDS, True) == expected
+        assert squad_metrics(answers, GOLDS, True, odds) == best
+        metric = SquadV1()
+        metric.update(answers, GOLDS[:1])
+        assert metric.compute() == {"exact_match": 100.0, "f1": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"a": {"start": 3}}, r"The answer to question 'a' is .*start.*, without `text`; write \{id: text\}"),
+        ({"a": True}, r"The answer to question 'a': `prediction_text` must be a string"),
+        ("nowhere.json", r"`predictions='nowhere.json'` cannot be read .*; name a JSON file"),
+    ],
+)
+def test_what_is_no_answer_by_id_is_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        squad_metrics(given, GOLDS[:1], False)
+
+
+def test_file_of_a_number_is_no_file_of_answers(tmp_path):
+    (tmp_path / "three.json").write_text("3")
+    with pytest.raises(InputError, match=r"three\.json holds a int; write values by question id"):
+        squad_metrics(tmp_path / "three.json", GOLDS[:1], False)

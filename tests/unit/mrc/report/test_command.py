@@ -154,6 +154,28 @@ def test_answer_files_of_the_transformers_example_can_be_read(tmp_path, data):
     ]
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"a": "Turku", "b": "1902", "c": ""},
+        {"a": {"text": "Turku"}, "b": {"prediction_text": "1902", "no_answer_probability": 0.5}, "c": None},
+        {"a": [{"text": "Turku", "probability": 0.9}, {"text": "1920", "probability": 0.1}], "b": "1902", "c": ""},
+    ],
+    ids=["texts", "mappings", "n-best"],
+)
+def test_official_file_of_answers_is_read(answers, tmp_path, data, capsys):
+    file = write(tmp_path / "answers.json", answers)
+    write(tmp_path / "answers_na_prob.json", {"a": 0.1, "b": 0.2, "c": 0.9})
+    record = read_run(file, data=data)
+    assert [result.exact for result in record.results] == [1.0, 0.0, 1.0]
+    assert [result.null_odds for result in record.results] == [0.1, 0.2, 0.9]
+    main([str(file), "--data", str(data)])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "answers-report.html")
+    other = write(tmp_path / "other.json", {"a": "1920", "b": "1901", "c": ""})
+    main([str(file), str(other), "--data", str(data)])
+    assert (tmp_path / "comparison-with-answers.html").is_file()
+
+
 def test_one_run(make_run, capsys):
     run = make_run()
     with pytest.raises(SystemExit, match=r"^1$"):
@@ -204,10 +226,10 @@ def refused(match, *arguments, **options):
 
 def test_a_folder_without_a_run(tmp_path, data):
     refused(
-        "nowhere: no such folder; name the folder of a run, which contains its eval_predictions.json",
+        "nowhere: no such folder or file; name the folder of a run, which contains its eval_predictions.json, or a",
         tmp_path / "nowhere",
     )
-    refused("dev.json: a file, not a folder", data)
+    refused("dev.json: the entry of question 'data' is .*, not a text", data, data=data)
     refused("it has no eval_predictions.json; name the folder of a run that has been evaluated", tmp_path)
 
 
@@ -248,7 +270,7 @@ def test_files_of_another_evaluation(make_run, name):
         ("config.yaml", "a: [", "config.yaml: cannot be read"),
         ("config.yaml", "data: 5", "`data=5` is not a mapping"),
         ("eval_predictions.json", '{"a": ' + "[" * 100_000, "eval_predictions.json: cannot be read"),
-        ("eval_predictions.json", '{"a": 5}', "the entry of question 'a' is 5, not a text; restore"),
+        ("eval_predictions.json", '{"a": true}', "the entry of question 'a' is True, not a text; restore"),
         ("eval_null_odds.json", '{"a": NaN, "b": 0, "c": 0}', "the entry of question 'a' is nan, not a number"),
         (
             "eval_nbest_predictions.json",
