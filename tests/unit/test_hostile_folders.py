@@ -3,6 +3,7 @@
 import copy
 import functools
 import gzip
+import importlib
 import json
 import os
 import re
@@ -58,6 +59,8 @@ SMALL = (
 TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 ZOO = hostile_folders.zoo()
 NOBODY = 65534
+# Modules of Python that commands import on the way: an interpreter in root's home is closed to an ordinary user.
+IMPORTED_LATE = ("encodings.latin_1", "sqlite3")
 PARIS = {"text": ["Paris"], "answer_start": [13]}
 WRITERS = {name: one.written for name, one in hostile_folders.EFFECTS.items() if one.written}
 WRITERS |= hostile_folders.WRITTEN_TOO
@@ -75,6 +78,14 @@ WRITERS_AND_WAYS = [
 ]
 NOT_ALWAYS = ("0/job.json", "0/train.log")  # of jobs that are part of a search, or log
 GROUPS = ("args", "callbacks", "data", "experiment", "metric", "model", "postprocess", "preprocess", "task", "trainer")
+
+
+@pytest.fixture
+def tmp_path(monkeypatch):
+    """A folder that an ordinary user can reach, as one of pytest is not when root runs it."""
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        yield Path(folder)
+        monkeypatch.undo()  # leaves the folder before it is removed
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +248,8 @@ def as_ordinary_user(folder):
         return
     for path in (folder, *folder.rglob("*")):
         os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    for module in IMPORTED_LATE:
+        importlib.import_module(module)
     groups = os.getgroups()
     os.setgroups([])
     os.setegid(NOBODY)
@@ -276,7 +289,8 @@ def test_no_code_of_a_folder_runs(animal, command, folder_for, commands, tmp_pat
     monkeypatch.syspath_prepend(folder)
     # transformers checks the values of configurations since 5.4; a model then computes with a wrong kind of value.
     unchecked = (TypeError,) if is_before("5.4") else ()
-    with suppress(InputError, SystemExit, *unchecked), little_memory(), recorded_effects() as effects:
+    ends = suppress(InputError, SystemExit, *unchecked)
+    with little_memory(), as_ordinary_user(tmp_path), recorded_effects() as effects, ends:
         commands[command](folder)
     assert not outside(effects, admitted(command, folder))
     assert not canary_of(folder).exists()
@@ -506,13 +520,14 @@ def test_names_with_characters_of_a_shell_are_only_names(name, harmless, command
 
 
 @pytest.mark.parametrize("command", ["replay", "report", "sweep", "job", "resume", "evaluate", "predict", "demo"])
-def test_a_harmless_folder_is_read(command, folder_for, commands, monkeypatch):
-    """Else an animal could be refused for what is not hostile in it."""
+def test_a_harmless_folder_is_read(command, folder_for, commands, tmp_path, monkeypatch):
+    """Else an animal could be refused for what is not hostile in it, or because of the user."""
     folder = folder_for(command)
     monkeypatch.chdir(folder)
     ends = {"replay": pytest.raises(SystemExit, match=r"^0$")}
-    with ends.get(command, nullcontext()):
+    with as_ordinary_user(tmp_path), recorded_effects() as effects, ends.get(command, nullcontext()):
         commands[command](folder)
+    assert not outside(effects, admitted(command, folder))
 
 
 @pytest.mark.parametrize(
