@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
-from typing import NoReturn, Protocol, TextIO
+from typing import NoReturn, Protocol
 
 
 class InputError(ValueError):
@@ -174,7 +174,7 @@ def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:
             _discard_output()
             raise SystemExit(128 + signal.SIGPIPE) from None
         except OSError as error:
-            if error.errno != errno.ENOSPC or error.filename is not None or not _is_full(sys.stdout):
+            if not is_of_full_output(error):
                 raise
             _discard_output()
             exit_with_error(f"The output cannot be written ({error.strerror}); send it elsewhere.")
@@ -186,12 +186,15 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
 
 
-def _is_full(output: TextIO) -> bool:
-    """Return whether what is printed has nowhere to go."""
+def is_of_full_output(error: OSError) -> bool:
+    """Return whether an error says that there is no room for what is printed, and not for a file."""
+    if error.errno != errno.ENOSPC or error.filename is not None:
+        return False
     try:
-        output.flush()
-    except OSError as error:
-        return error.errno == errno.ENOSPC
+        sys.stdout.flush()
+        os.write(1, b"\n")  # with PYTHONUNBUFFERED nothing is left to flush
+    except OSError as again:
+        return again.errno == errno.ENOSPC
     return False
 
 

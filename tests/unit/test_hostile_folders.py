@@ -534,13 +534,14 @@ def test_names_with_characters_of_a_shell_are_only_names(name, harmless, command
 
 
 @pytest.mark.parametrize("command", ["replay", "report", "sweep", "job", "resume", "evaluate", "predict", "demo"])
-def test_a_harmless_folder_is_read(command, folder_for, commands, monkeypatch):
-    """Else an animal could be refused for what is not hostile in it."""
+def test_a_harmless_folder_is_read(command, folder_for, commands, place, monkeypatch):
+    """Else an animal could be refused for what is not hostile in it, or because of the user."""
     folder = folder_for(command)
     monkeypatch.chdir(folder)
     ends = {"replay": pytest.raises(SystemExit, match=r"^0$")}
-    with ends.get(command, nullcontext()):
+    with as_ordinary_user(place), recorded_effects() as effects, ends.get(command, nullcontext()):
         commands[command](folder)
+    assert not outside(effects, admitted(command, folder))
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ from portico.errors import (
     exit_with_error,
     explaining_panics,
     is_first_process,
+    is_of_full_output,
     nearest_names,
 )
 from portico.report.terminal import plain_console
@@ -115,7 +116,7 @@ def main() -> None:
         except InputError as error:  # of the configuration, a sweeper or a launcher; a run has its own
             _exit(str(error))
         except OSError as error:
-            if not _is_of_a_file(error):
+            if not _is_of_a_file(error) or is_of_full_output(error):
                 raise
             if isinstance(error, StorageFullError):
                 _exit(

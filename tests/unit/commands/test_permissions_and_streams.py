@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from fresh_process import environment
+from portico.__main__ import COMMANDS
 
+FULL = "error: The output cannot be written (No space left on device); send it elsewhere.\n"
 _PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 24, 1, 2
 
 
@@ -64,13 +66,24 @@ def sweep(tmp_path):
     [
         ("| true", {}, 141, ""),
         (">&-", {}, 0, ""),
-        ("> /dev/full", {}, 1, "error: The output cannot be written (No space left on device); send it elsewhere.\n"),
+        ("> /dev/full", {}, 1, FULL),
+        ("> /dev/full", {"PYTHONUNBUFFERED": "1"}, 1, FULL),
     ],
-    ids=["reader gone", "closed", "full"],
+    ids=["reader gone", "closed", "full", "full and unbuffered"],
 )
 def test_the_output_of_a_sweep(shell, variables, code, says, sweep):
     ended = portico("sweep", "sweep", shell=shell, folder=sweep, **variables)
     assert (ended.returncode, ended.stderr) == (code, says)
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=[pytest.mark.slow] * (name == "train")) for name in COMMANDS]
+)
+def test_help_of_every_command_on_a_full_device_and_a_closed_output(command, tmp_path):
+    full = portico(command, "--help", shell="> /dev/full", folder=tmp_path, PYTHONUNBUFFERED="")
+    assert (full.returncode, full.stderr) == (1, FULL)
+    closed = portico(command, "--help", shell=">&-", folder=tmp_path)
+    assert (closed.returncode, closed.stderr) == (0, "")
 
 
 def test_characters_that_the_output_does_not_have_are_printed_as_codes(tmp_path):
@@ -96,3 +109,9 @@ def test_a_path_that_is_no_utf8(sweep):
     (sweep / "sweep").rename(sweep / name)
     ended = portico("sweep", f"'{name}'", folder=sweep)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_help_of_train_on_a_full_device_does_not_blame_the_folder_of_the_run(tmp_path):
+    """Hydra prints it without a buffer of Python, which others have until they end."""
+    ended = portico("train", "--help", shell="> /dev/full", folder=tmp_path, PYTHONUNBUFFERED="1")
+    assert (ended.returncode, ended.stderr) == (1, FULL)
