@@ -3,7 +3,8 @@
 Run ``OMP_NUM_THREADS=1 python benchmarks/step_overhead.py``; ``--rounds`` and ``--steps`` make it longer, ``--modes``
 chooses among :data:`MODES`. Each round trains the same tiny models three times, in rotating order: in a loop that only
 does the arithmetic, under transformers and under portico. Printed are, for each mode, the medians of the rounds, what
-each library adds to the plain loop, and the median of the ratios of what they add. Start-up is left out.
+each library adds to the plain loop, and the median of the ratios of what they add. Start-up is left out, but of
+whole evaluations at the end.
 Times are CPU seconds of the main thread of the first process, so that other processes do not count; waiting for the
 other process is not counted either.
 """
@@ -156,12 +157,12 @@ def evaluation_batch_time(library: Any, mode: Mode, num_batches: int) -> float:
     return (time.thread_time() - middle - (middle - start)) / num_batches * 1e6
 
 
-def evaluation_start(library: Any, num_rounds: int) -> float:
-    """Return the CPU microseconds of an evaluation of one example under ``library``."""
+def evaluation_time(library: Any, num_batches: int, num_rounds: int) -> float:
+    """Return the CPU microseconds of an evaluation with its start under ``library``."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = library.Trainer(model=Perceptron(1), args=arguments(library, folder))
-        trainer.predict(Points(1))
-        points = Points(1)
+        points = Points(BATCH_SIZE * num_batches)
+        trainer.predict(points)
         start = time.thread_time()
         for _ in range(num_rounds):
             trainer.predict(points)
@@ -232,10 +233,14 @@ def main() -> None:
             port = server.getsockname()[1]
         multiprocessing.spawn(measure_together, (port, several, options), nprocs=2)
     if "1 layer" in chosen:
-        starts = [(evaluation_start(portico, 5), evaluation_start(transformers, 5)) for _ in range(options.rounds)]
-        record("start of an evaluation", [ours / theirs for ours, theirs in starts])
-        ours, theirs = (statistics.median(times) for times in zip(*starts, strict=True))
-        print(f"start of an evaluation, microseconds: transformers {theirs:.0f}, portico {ours:.0f}")
+        for num_batches in (1, 6, 12, 24):
+            pairs = [
+                [evaluation_time(one, num_batches, 5) for one in (portico, transformers)]
+                for _ in range(options.rounds)
+            ]
+            record(f"evaluation of {num_batches} batches with its start", [ours / theirs for ours, theirs in pairs])
+            ours, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
+            print(f"evaluation of {num_batches} batches, microseconds: transformers {theirs:.0f}, portico {ours:.0f}")
 
 
 def measure_together(rank: int, port: int, modes: Mapping[str, Mode], options: argparse.Namespace) -> None:
