@@ -1,10 +1,8 @@
 """Faster versions of Lightning's loops over batches, which leave out work without a visible effect.
 
 They only save time: ``PORTICO_LIGHTNING_SHORTCUTS=0`` leaves everything to Lightning's own loops, with equal numbers.
-Lightning and this package add to a plain training step of a tiny model, in CPU microseconds: 459 without these loops,
-304 with them but Lightning's optimization, 236 with all of them (transformers adds 453). They add to an evaluation
-batch: 323 without these loops, 141 with them and the arrays of :mod:`portico.loop.outputs` (transformers adds 258).
-``benchmarks/step_overhead.py`` measures both. "Public:" is explained in :mod:`portico.compat.lightning`.
+``benchmarks/step_overhead.py`` measures what they save, and docs/speed.md has the figures. "Public:" is explained in
+:mod:`portico.compat.lightning`.
 """
 
 import signal
@@ -210,12 +208,6 @@ class LeanEvaluationLoop(EvaluationLoop):
             and not self.trainer.sanity_checking
         )
         self._stage_name = "test" if self.trainer.testing else "validation"
-
-    @override
-    def _on_before_fetch(self) -> None:
-        """Do nothing: Lightning's would only name a span of the profiler, of which there is none."""
-
-    _on_after_fetch = _on_before_fetch
 
     @override
     def _evaluation_step(
