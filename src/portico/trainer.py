@@ -78,7 +78,6 @@ from portico.loop.run import (
     log_overridden_arguments,
 )
 from portico.loop.validation import (
-    Parts,
     check_callback,
     check_collator,
     check_lightning_kwargs,
@@ -376,22 +375,8 @@ class Trainer:
         check_metrics(self._core.trainer, evaluates=evaluates or self.args.batch_eval_metrics)
         if evaluates:
             refuse_unevaluable(self.args)
-        check_parts(
-            Parts(
-                args=self.args,
-                model=self.model,
-                train_dataset=self.train_dataset,
-                eval_dataset=self.eval_dataset,
-                processing_class=self.processing_class,
-                model_init=self.model_init,
-                optimizer=self.optimizer,
-                lr_scheduler=self.lr_scheduler,
-                optimizer_cls_and_kwargs=self.optimizer_cls_and_kwargs,
-                strategy=self._core.lightning_trainer.strategy,
-                reads_eval_dataset=evaluates
-                and not self._core.overrides("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate"),
-            )
-        )
+        getters = ("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate")
+        check_parts(self._core.trainer, reads_eval_dataset=evaluates and not self._core.overrides(*getters))
         log_overridden_arguments(self._core.trainer)
 
     def create_accelerator_and_postprocess(self) -> None:

@@ -71,7 +71,8 @@ from portico.trust.names import LIGHTNING_LOGGERS, imported
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
-    from portico.compat.annotations import Callbacks, EvalExamples, Examples, Optimizers
+    from portico.compat.annotations import Callbacks, Optimizers
+    from portico.loop.hooks import TrainerHooks
 
 # ---- The class: hooks of transformers.Trainer 5.23 that nothing calls here, since Lightning does their work ----
 
@@ -642,32 +643,14 @@ def check_compiler(args: TrainingArguments) -> None:
 # ---- The parts together ----
 
 
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """The parts of a trainer that must fit each other, named like the trainer's arguments."""
-
-    args: TrainingArguments
-    model: "nn.Module"
-    train_dataset: "Examples | None"
-    eval_dataset: "EvalExamples | None"
-    processing_class: object
-    model_init: object
-    optimizer: object
-    lr_scheduler: object
-    optimizer_cls_and_kwargs: object
-    strategy: "Strategy"
-    reads_eval_dataset: bool
-    """Whether loaders of the trainer read it during the training, and not only methods that the user overrides."""
-
-
-def _check_kinds(parts: Parts) -> None:
-    if isinstance(parts.train_dataset, CombinedLoader):  # whose length cannot even be asked for
-        check_examples("train_dataset", parts.train_dataset)
-    for name, data in named_sets("eval_dataset", parts.eval_dataset):
-        if parts.reads_eval_dataset:
+def _check_kinds(trainer: "TrainerHooks", *, reads_eval_dataset: bool) -> None:
+    if isinstance(trainer.train_dataset, CombinedLoader):  # whose length cannot even be asked for
+        check_examples("train_dataset", trainer.train_dataset)
+    for name, data in named_sets("eval_dataset", trainer.eval_dataset):
+        if reads_eval_dataset:
             check_examples(name, data)
-    if not _can_be_saved(parts.processing_class):
-        logger.warning(_unsavable(parts.processing_class))
+    if not _can_be_saved(trainer.processing_class):
+        logger.warning(_unsavable(trainer.processing_class))
 
 
 def _can_be_saved(processing_class: object) -> bool:
@@ -740,11 +723,11 @@ def check_best_metric(args: TrainingArguments, eval_dataset: object, *, adds_met
         )
 
 
-def check_parts(parts: Parts) -> None:
+def check_parts(trainer: "TrainerHooks", *, reads_eval_dataset: bool) -> None:
     """Refuse parts of the wrong kind, and parts that contradict each other or the training arguments."""
-    _check_kinds(parts)
-    args = parts.args
-    if args.eval_strategy != "no" and parts.eval_dataset is None:
+    _check_kinds(trainer, reads_eval_dataset=reads_eval_dataset)
+    args, strategy = trainer.args, trainer._core.lightning_trainer.strategy
+    if args.eval_strategy != "no" and trainer.eval_dataset is None:
         raise InputError(
             f"You have set `args.eval_strategy` to {args.eval_strategy} but you didn't pass an `eval_dataset` to "
             "`Trainer`. Either set `args.eval_strategy` to `no` or pass an `eval_dataset`."
@@ -754,32 +737,32 @@ def check_parts(parts: Parts) -> None:
             "`args.metric_for_best_model` must be provided when using 'best' save_strategy or if "
             "`args.load_best_model_at_end` is set to `True`. To compare checkpoints by their loss, set it to 'loss'."
         )
-    if parts.optimizer_cls_and_kwargs is not None and parts.optimizer is not None:
+    if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
         raise InputRuntimeError(
             "Passing both `optimizers` and `optimizer_cls_and_kwargs` arguments is incompatible. Give one of them."
         )
-    if parts.model_init is not None and (parts.optimizer is not None or parts.lr_scheduler is not None):
+    if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
         raise InputRuntimeError(
             "Passing a `model_init` is incompatible with providing the `optimizers` argument. You should subclass "
             "`Trainer` and override the `create_optimizer_and_scheduler` method. Each run has a model of its own."
         )
-    own = set(map(id, parts.model.parameters()))
-    groups: Any = getattr(parts.optimizer, "param_groups", None)
+    own = set(map(id, trainer.model.parameters()))
+    groups: Any = getattr(trainer.optimizer, "param_groups", None)
     if groups and not any(id(parameter) in own for group in groups for parameter in group["params"]):
         logger.warning(
             "The optimizer in `optimizers` holds no parameter of the model, which it cannot train; make it of "
             "`model.parameters()` of this model."
         )
-    if parts.train_dataset is not None and not has_length(parts.train_dataset) and args.max_steps <= 0:
+    if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
         raise InputError(
             "The train_dataset does not implement __len__, so the number of training steps cannot be inferred; "
             "max_steps has to be specified. The total number of steps must be known in advance to bound the training "
             "loop and to configure the learning rate scheduler. Set `max_steps` to an int >= 1."
         )
-    check_model(parts.strategy, parts.model)
-    if isinstance(parts.strategy, EngineStrategy):
-        parts.strategy.check(has_optimizer=parts.optimizer is not None or parts.lr_scheduler is not None)
-    check_sequences(parts.strategy, parts.model)
+    check_model(strategy, trainer.model)
+    if isinstance(strategy, EngineStrategy):
+        strategy.check(has_optimizer=trainer.optimizer is not None or trainer.lr_scheduler is not None)
+    check_sequences(strategy, trainer.model)
 
 
 def check_strategy_of_training(args: TrainingArguments, strategy: "Strategy", *, runs_backward_in_step: bool) -> None:
