@@ -1,11 +1,13 @@
 """Every command over a zoo of hostile folders: no code of theirs runs, and each refusal is a sentence."""
 
 import copy
+import ctypes
 import functools
 import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -58,6 +60,7 @@ SMALL = (
 TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 ZOO = hostile_folders.zoo()
 NOBODY = 65534
+_CAPABILITY_VERSION_3, _CAP_DAC_READ_SEARCH = 0x20080522, 2
 PARIS = {"text": ["Paris"], "answer_start": [13]}
 WRITERS = {name: one.written for name, one in hostile_folders.EFFECTS.items() if one.written}
 WRITERS |= hostile_folders.WRITTEN_TOO
@@ -75,6 +78,13 @@ WRITERS_AND_WAYS = [
 ]
 NOT_ALWAYS = ("0/job.json", "0/train.log")  # of jobs that are part of a search, or log
 GROUPS = ("args", "callbacks", "data", "experiment", "metric", "model", "postprocess", "preprocess", "task", "trainer")
+
+
+@pytest.fixture
+def tmp_path():
+    """A folder below one that an ordinary user can open, which those of pytest are not for root."""
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +241,10 @@ def ended_in_time(seconds=15):
 
 @contextmanager
 def as_ordinary_user(folder):
-    """Let the block have the rights of an ordinary user, who owns ``folder``; root may do what others may not."""
+    """Let the block have the rights of an ordinary user, who owns ``folder``; root may do what others may not.
+
+    It may still read what root reads: Python and its packages can be in root's home, and modules are imported late.
+    """
     if os.geteuid() != 0:
         yield
         return
@@ -242,11 +255,22 @@ def as_ordinary_user(folder):
     os.setegid(NOBODY)
     os.seteuid(NOBODY)
     try:
+        _keep_capability(_CAP_DAC_READ_SEARCH)
         yield
     finally:
         os.seteuid(0)
         os.setegid(0)
         os.setgroups(groups)
+
+
+def _keep_capability(number):
+    """Let this thread have one of the capabilities that root has, and no other."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, for the numbers below 32 and above
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.capget(header, sets) == 0:
+        sets[0], sets[3] = sets[1] & 1 << number, 0
+        libc.capset(header, sets)
 
 
 @contextmanager
@@ -276,7 +300,8 @@ def test_no_code_of_a_folder_runs(animal, command, folder_for, commands, tmp_pat
     monkeypatch.syspath_prepend(folder)
     # transformers checks the values of configurations since 5.4; a model then computes with a wrong kind of value.
     unchecked = (TypeError,) if is_before("5.4") else ()
-    with suppress(InputError, SystemExit, *unchecked), little_memory(), recorded_effects() as effects:
+    refusals = suppress(InputError, SystemExit, *unchecked)
+    with refusals, little_memory(), as_ordinary_user(tmp_path), recorded_effects() as effects:
         commands[command](folder)
     assert not outside(effects, admitted(command, folder))
     assert not canary_of(folder).exists()
@@ -287,7 +312,7 @@ def test_no_code_of_a_folder_runs(animal, command, folder_for, commands, tmp_pat
 
 
 @pytest.mark.parametrize(("command", "way"), WRITERS_AND_WAYS)
-def test_what_a_command_writes_stays_in_its_folder(command, way, folder_for, commands, monkeypatch):
+def test_what_a_command_writes_stays_in_its_folder(command, way, folder_for, commands, tmp_path, monkeypatch):
     """What is at the names that it writes, now or in an earlier release, is replaced, and not followed or opened."""
     folder = folder_for(command)
     not_yet = {"continue": "checkpoint-3", "search": "0"}
@@ -298,7 +323,7 @@ def test_what_a_command_writes_stays_in_its_folder(command, way, folder_for, com
     monkeypatch.chdir(folder)
     # A report replaces only pages of its own; the record of a job, and earlier results, have to be ones.
     may_refuse = command in ("report", "job", "continue") and way != "a link to nothing"
-    with recorded_effects() as effects, ended_in_time():
+    with as_ordinary_user(tmp_path), recorded_effects() as effects, ended_in_time():
         try:
             code = commands[command](folder)
         except (SystemExit, InputError) as ended:
@@ -315,19 +340,16 @@ def test_what_a_command_writes_stays_in_its_folder(command, way, folder_for, com
             assert stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1), name
 
 
-@pytest.mark.parametrize("command", ["report", "sweep"])
-def test_an_ordinary_user_writes_the_pages_too(command, folder_for, commands, monkeypatch):
-    with tempfile.TemporaryDirectory() as above:
-        folder = shutil.copytree(folder_for(command), Path(above, RUN))
-        page = folder / ("report.html" if command == "report" else "sweep.html")
-        hostile_folders.detour(page, "a link to nothing")
-        monkeypatch.chdir(folder)
-        with as_ordinary_user(Path(above)), recorded_effects() as effects, suppress(SystemExit):
-            commands[command](folder)
-        assert not outside(effects, admitted(command, folder))
-        assert "<html" in page.read_text()
-        assert not page.is_symlink()
-        assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
+def test_an_ordinary_user_has_no_rights_of_root(tmp_path):
+    """Else the zoo would be read, and written to, with more rights than users have."""
+    (tmp_path / "theirs").mkdir(mode=0o500)
+    with as_ordinary_user(tmp_path):
+        assert os.geteuid() != 0
+        (tmp_path / "ours").touch()
+        with pytest.raises(PermissionError):
+            (tmp_path / "theirs" / "new").touch()
+        with pytest.raises(PermissionError):
+            os.chown(tmp_path / "ours", 0, 0)
 
 
 def test_a_folder_that_an_ordinary_user_cannot_write_to_is_named(folder_for, commands, capsys):
@@ -491,6 +513,36 @@ def test_settings_that_reach_out_are_refused_with_a_sentence(name, harmless, com
     assert re.search(hostile_folders.REACHES[name][1], capsys.readouterr().err)
 
 
+def test_all_data_elsewhere_are_refused_in_one_sentence(answering, commands, tmp_path, capsys):
+    """A user whose own run was trained on them allows them in one step."""
+    folder = shutil.copytree(answering, tmp_path / RUN)
+    files = [tmp_path / "my data" / f"{name}.json" for name in ("train", "validation")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        shutil.copy(answering / file.name, file)
+    named = {f"{file.stem}_file": str(file) for file in files}
+    hostile_folders.rewritten(folder, "config.yaml", {"data": named, "preprocess/cache_dir": None})
+    with pytest.raises(SystemExit, match=r"^1$"):
+        commands["replay"](folder)
+    error = capsys.readouterr().err
+    assert f"names {files[0]}, and {files[1]}, which would be read from outside of its folder; if the run is" in error
+    options = shlex.split(error.strip().removesuffix(".").partition("allow it with ")[2])
+    assert options == ["--allow-path", str(files[0]), "--allow-path", str(files[1])]
+    with pytest.raises(SystemExit, match=r"^0$"):
+        replay.main([str(folder), "--step", "3", *options])
+
+
+@pytest.mark.parametrize("other", ["text", [1], {"sources": 3}, {"sources": [7], "train_file": [1, "a\0b"]}], ids=str)
+def test_groups_of_another_form_are_answered_with_a_sentence(other, harmless, commands, tmp_path, capsys):
+    folder = shutil.copytree(harmless, tmp_path / RUN)
+    hostile_folders.rewritten(folder, "config.yaml", {"data": other})
+    with pytest.raises(SystemExit, match=r"^1$"):
+        commands["replay"](folder)
+    says = "error: `data=" if not isinstance(other, dict) else "error: "
+    assert (error := capsys.readouterr().err).startswith(says)
+    assert isinstance(other, dict) or "is not a mapping; set it to the settings of this group" in error
+
+
 @pytest.mark.parametrize("name", ["; mkdir canary", "$(mkdir canary)", "`mkdir canary`", "a\nmkdir canary", "--help"])
 def test_names_with_characters_of_a_shell_are_only_names(name, harmless, commands, tmp_path, monkeypatch):
     folder = tmp_path / name
@@ -506,12 +558,12 @@ def test_names_with_characters_of_a_shell_are_only_names(name, harmless, command
 
 
 @pytest.mark.parametrize("command", ["replay", "report", "sweep", "job", "resume", "evaluate", "predict", "demo"])
-def test_a_harmless_folder_is_read(command, folder_for, commands, monkeypatch):
-    """Else an animal could be refused for what is not hostile in it."""
+def test_a_harmless_folder_is_read(command, folder_for, commands, tmp_path, monkeypatch):
+    """Else an animal could be refused for what is not hostile in it, or for what an ordinary user may not do."""
     folder = folder_for(command)
     monkeypatch.chdir(folder)
     ends = {"replay": pytest.raises(SystemExit, match=r"^0$")}
-    with ends.get(command, nullcontext()):
+    with ends.get(command, nullcontext()), as_ordinary_user(tmp_path):
         commands[command](folder)
 
 
