@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -329,6 +330,18 @@ def test_what_a_command_writes_stays_in_its_folder(command, way, folder_for, com
             assert stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1), name
 
 
+def test_an_ordinary_user_has_no_rights_of_root(place):
+    """Else the zoo would be read, and written to, with more rights than users have."""
+    (place / "theirs").mkdir(mode=0o500)
+    with as_ordinary_user(place):
+        assert os.geteuid() != 0
+        (place / "ours").touch()
+        with pytest.raises(PermissionError):
+            (place / "theirs" / "new").touch()
+        with pytest.raises(PermissionError):
+            os.chown(place / "ours", 0, 0)
+
+
 def test_a_folder_that_an_ordinary_user_cannot_write_to_is_named(folder_for, commands, place, capsys):
     folder = folder_for("report")
     with as_ordinary_user(place):
@@ -490,6 +503,36 @@ def test_a_logger_writes_into_its_folder(logger, tmp_path):
     made.save()
     assert [*(tmp_path / RUN / logger).rglob("*")]
     assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(tmp_path / RUN))
+
+
+def test_all_data_elsewhere_are_refused_in_one_sentence(answering, commands, tmp_path, capsys):
+    """A user whose own run was trained on them allows them in one step."""
+    folder = shutil.copytree(answering, tmp_path / RUN)
+    files = [tmp_path / "my data" / f"{name}.json" for name in ("train", "validation")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        shutil.copy(answering / file.name, file)
+    named = {f"{file.stem}_file": str(file) for file in files}
+    hostile_folders.rewritten(folder, "config.yaml", {"data": named, "preprocess/cache_dir": None})
+    with pytest.raises(SystemExit, match=r"^1$"):
+        commands["replay"](folder)
+    error = capsys.readouterr().err
+    assert f"names {files[0]}, and {files[1]}, which would be read from outside of its folder; if the run is" in error
+    options = shlex.split(error.strip().removesuffix(".").partition("allow it with ")[2])
+    assert options == ["--allow-path", str(files[0]), "--allow-path", str(files[1])]
+    with pytest.raises(SystemExit, match=r"^0$"):
+        replay.main([str(folder), "--step", "3", *options])
+
+
+@pytest.mark.parametrize("other", ["text", [1], {"sources": 3}, {"sources": [7], "train_file": [1, "a\0b"]}], ids=str)
+def test_groups_of_another_form_are_answered_with_a_sentence(other, harmless, commands, tmp_path, capsys):
+    folder = shutil.copytree(harmless, tmp_path / RUN)
+    hostile_folders.rewritten(folder, "config.yaml", {"data": other})
+    with pytest.raises(SystemExit, match=r"^1$"):
+        commands["replay"](folder)
+    says = "error: `data=" if not isinstance(other, dict) else "error: "
+    assert (error := capsys.readouterr().err).startswith(says)
+    assert isinstance(other, dict) or "is not a mapping; set it to the settings of this group" in error
 
 
 def test_effects_outside_are_found(tmp_path):

@@ -397,7 +397,12 @@ def configured_groups(settings: Mapping[str, Any]) -> Iterator[ConfiguredGroup]:
     for one in dataclasses.fields(found):
         if "group" in one.metadata:
             spec: GroupSpec = one.metadata["group"]
-            values = dict(settings.get(one.name) or {})
+            given = settings.get(one.name) or {}
+            if not isinstance(given, Mapping):  # in a file that no composition has written
+                raise InputError(
+                    f"`{one.name}={str(given)[:80]}` is not a mapping; set it to the settings of this group."
+                )
+            values = dict(given)
             is_partial = isinstance(one.default, partial)
             default: Any = getattr(one.default, "func", one.default_factory)
             target = import_target(f"{one.name}.{TARGET}", values.pop(TARGET, None) or default)

@@ -166,7 +166,7 @@ def _train_again(
     settings["paths"]["output_dir"] = folder
     settings["args"] = {name: value for name, value in settings["args"].items() if name not in _OF_THE_RUN} | _PRIVATE
     settings["logger"] = {}
-    with from_folder(run / CONFIG_FILE, **trust):
+    with from_folder(run / CONFIG_FILE, **trust, named=_named_files(settings)):
         _judge_effects(settings)
         if is_from_folder() and (settings.get("preprocess") or {}).get("cache_dir") is not None:
             settings["preprocess"]["cache_dir"] = str(Path(folder, "features"))
@@ -179,6 +179,17 @@ def _train_again(
         replays.append(Replay(number, Path(folder), run_folder=run))
         with observe(replays[0]):
             experiment.train()
+
+
+def _named_files(settings: Mapping[str, Any]) -> list[str]:
+    """Return the files that settings name as data, and the folders of models that are there."""
+    data, model = (one if isinstance(one := settings.get(group), Mapping) else {} for group in ("data", "model"))
+    more = data.get("sources")
+    sources = [one for one in (data, *(more if isinstance(more, list) else ())) if isinstance(one, Mapping)]
+    files = [value for source in sources for key, value in source.items() if str(key).endswith("_file")]
+    names = [name for value in files for name in (value if isinstance(value, list) else [value])]
+    names += [name for name in model.values() if isinstance(name, str) and Path(name).is_absolute()]
+    return [name for name in names if isinstance(name, str) and "\0" not in name]
 
 
 def _judge_effects(settings: Mapping[str, Any]) -> None:

@@ -104,8 +104,15 @@ class MRCData:
 
     def load(self) -> list[Source]:
         """Return the examples of each source; raises an ``InputError`` for unusable settings, files or records."""
+        return [source._load() for source in self._each_source()]
+
+    def load_validation(self) -> list[Any]:
+        """Return the questions of all sources that a run is evaluated on; files of training questions are not read."""
+        return [example for source in self._each_source() for example in source._validation()]
+
+    def _each_source(self) -> "list[MRCData]":
         if self.sources is None:
-            return [self._load()]
+            return [self]
         if not self.sources or not all(isinstance(source, Mapping) for source in self.sources):
             raise InputError(
                 f"`data.sources={self.sources}` is not a list of sources; set it to a list with the keys of `data` "
@@ -121,11 +128,20 @@ class MRCData:
             )
         for source in self.sources:
             check_values("data.sources", source, rules)
-        return [replace(self, sources=None, **source)._load() for source in self.sources]
+        return [replace(self, sources=None, **source) for source in self.sources]
 
     def _load(self) -> Source:
         train, validation = self._both_sets()
         return Source(train[: self.max_train_samples], validation[: self.max_eval_samples])
+
+    def _validation(self) -> list[Any]:
+        if self.dataset_name is not None or not (self.train_file and self.validation_file):
+            return self._load().validation
+        if self.format is not None:
+            format_named(self.format, "data.format")
+        options: dict[str, Any] = {"format": self.format, "skip_invalid": self.skip_invalid}
+        found = read_examples(self.validation_file, **options, max_gzip_ratio=self.max_gzip_ratio)
+        return found[: self.max_eval_samples]
 
     def _both_sets(self) -> tuple[list[Any], list[Any]]:
         files = {"train_file": self.train_file, "validation_file": self.validation_file}

@@ -33,6 +33,15 @@ class _Origin:
     file: Path
     advice: str
     admitted: tuple[Path, ...] | None
+    named: tuple[str | Path, ...] = ()
+
+    def is_inside(self, path: str | Path) -> bool:
+        """Return whether a path is in the folder of the file, or admitted."""
+        places = [place.resolve() for place in self.admitted or ()]
+        if "**" not in str(path):  # which follows links to wherever they lead
+            places.append(self.file.parent.resolve())
+        found = Path(path).resolve()
+        return any(found.is_relative_to(place) for place in places)
 
 
 # The files that names come from now. Not a context variable: threads begin without its value.
@@ -63,16 +72,18 @@ def from_folder(
     trusted: bool = False,
     advice: str = "if you trust the run, allow it with --trust-config",
     admitted: Sequence[Path] | None = (),
+    named: Sequence[str | Path] = (),
 ) -> Iterator[None]:
     """Inside the block, judge names in data as names in ``file``, whose folder may come from somebody else.
 
     Nothing is refused if the folder is ``trusted``; ``advice`` ends the sentences about what is refused. Paths in the
-    folder may be read, and paths at or below those ``admitted``; ``None`` admits all.
+    folder may be read, and paths at or below those ``admitted``; ``None`` admits all. Once one is refused, so are all
+    ``named``, so that the user sees in one sentence what the file wants to read.
     """
     if trusted:
         yield
         return
-    _files.append(_Origin(file, advice, None if admitted is None else tuple(admitted)))
+    _files.append(_Origin(file, advice, None if admitted is None else tuple(admitted), tuple(named)))
     try:
         yield
     finally:
@@ -99,17 +110,17 @@ def refuse_outside(path: str | Path, setting: str | None = None) -> None:
     origin = _files[-1] if _files else None
     if origin is None or origin.admitted is None:
         return
-    places = [place.resolve() for place in origin.admitted]
-    if "**" not in str(path):  # which follows links to wherever they lead
-        places.append(origin.file.parent.resolve())
-    found = Path(path).resolve()
-    if any(found.is_relative_to(place) for place in places):
+    if origin.is_inside(path):
         return
     named = f"`{setting}={path}`" if setting else str(path)
+    outside = dict.fromkeys(str(other) for other in (path, *origin.named) if not origin.is_inside(other))
+    others = "".join(f", and {other}" for other in outside if other != str(path))
+    places = dict.fromkeys(shlex.quote(str(_without_pattern(Path(other).absolute()))) for other in outside)
+    options = " ".join(f"--allow-path {place}" for place in places)
     raise InputError(
         printable(
-            f"{origin.file} names {named}, which would be read from outside of its folder; if the run is to read it, "
-            f"allow it with --allow-path {shlex.quote(str(_without_pattern(Path(path).absolute())))}."
+            f"{origin.file} names {named}{others}, which would be read from outside of its folder; if the run is to "
+            f"read {'them' if others else 'it'}, allow it with {options}."
         )
     )
 

@@ -326,7 +326,7 @@ def _validation_of(data: Any) -> Sequence[Example]:
     if unknown := sorted({str(key) for key in data} - {TARGET, *rules}):
         raise InputError(f"`data.{shorten(unknown[0])[1:-1]}` is not a setting; remove it from the run's config.yaml.")
     check_values("data", data, rules)
-    return load_examples(data).validation
+    return MRCData(**{key: value for key, value in data.items() if key != TARGET}).load_validation()
 
 
 def _check_entries(path: Path, entries: Mapping[str, Any], form: str, is_valid: Callable[[Any], bool]) -> None:

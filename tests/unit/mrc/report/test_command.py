@@ -176,6 +176,15 @@ def test_official_file_of_answers_is_read(answers, tmp_path, data, capsys):
     assert (tmp_path / "comparison-with-answers.html").is_file()
 
 
+@pytest.mark.parametrize("in_sources", [False, True])
+def test_the_file_of_the_training_questions_is_not_read(in_sources, make_run, data, tmp_path):
+    """It may be elsewhere, large, or gone: nobody is asked to allow what a page does not show."""
+    run = make_run()
+    files = {"train_file": str(tmp_path / "elsewhere" / "train.json"), "validation_file": str(data)}
+    write(run / "config.yaml", {"data": {"sources": [files]} if in_sources else files})
+    assert len(read_run(run, allow_path=[data]).results) == 3
+
+
 def test_one_run(make_run, capsys):
     run = make_run()
     with pytest.raises(SystemExit, match=r"^1$"):
