@@ -129,6 +129,8 @@ class TrainerCore:
         self.last_checkpoint: Path | None = None
         self._trained_shapes: dict[str, torch.Size] = {}  # of the parameters, in the last training
 
+    # ---- Setting up ----
+
     def seed_everything(self) -> None:
         trainer = self.trainer
         if trainer.args.full_determinism:
@@ -202,6 +204,8 @@ class TrainerCore:
         if config is not None:
             config.use_cache = trainer.args.use_cache
 
+    # ---- What a subclass may change ----
+
     def check_training(self) -> None:
         """Refuse what only a training reads; methods of a subclass may read it otherwise."""
         trainer = self.trainer
@@ -227,6 +231,8 @@ class TrainerCore:
         return self.overrides("evaluate", "_evaluate") or any(
             event is not TrainerCallback.on_evaluate for event in events
         )
+
+    # ---- Data ----
 
     @contextlib.contextmanager
     def batches_of(self, size: int) -> Iterator[None]:
@@ -258,6 +264,8 @@ class TrainerCore:
     def batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
         """Return data and collator for a loader; a subclass may return a faster pair that makes the same batches."""
         return dataset, data_collator
+
+    # ---- Optimizer and scheduler ----
 
     def existing_optimizer(self) -> torch.optim.Optimizer:
         if self.trainer.optimizer is None:
@@ -299,6 +307,8 @@ class TrainerCore:
         parts = strategy.start_engine(trainer.model, num_training_steps, trainer.create_optimizer, make_scheduler)
         trainer.optimizer, trainer.lr_scheduler = parts
         trainer.deepspeed = trainer.model_wrapped = strategy.wrapped_model
+
+    # ---- A run ----
 
     def renew_model(self, trial: "Trial") -> None:
         trainer = self.trainer
@@ -382,6 +392,8 @@ class TrainerCore:
         assert run.output is not None
         return run.output
 
+    # ---- A step ----
+
     def sums_losses(self, num_items_in_batch: "NumItems") -> bool:
         trainer = self.trainer
         if trainer.loss_is_scaled_for_ga is not None:
@@ -418,6 +430,8 @@ class TrainerCore:
         norm = trainer._clip_grad_norm(model) if trainer.args.max_grad_norm > 0 else None
         return trainer._get_grad_norm(model, grad_norm=norm)
 
+    # ---- An evaluation ----
+
     def run_evaluation_loop(self, dataloader: "Loader", **options: Any) -> EvalLoopOutput:
         """Run ``evaluation_loop``, or ``prediction_loop`` where a subclass written for transformers 4 asks for it."""
         trainer = self.trainer
@@ -452,6 +466,8 @@ class TrainerCore:
             hf_compat.speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps)
         )
         return output.metrics
+
+    # ---- Checkpoints ----
 
     def write_checkpoint(self, folder: Path, run_folder: Path) -> None:
         """Write model, optimizer, scheduler, random states and trainer state; all processes call this."""
@@ -530,6 +546,8 @@ class TrainerCore:
         self.trainer._load_optimizer_and_scheduler(checkpoint)
         self.trainer._load_scaler(checkpoint)
 
+    # ---- Logs ----
+
     def record_in_history(self, logs: dict[str, float]) -> dict[str, float]:
         """Write ``logs`` into the history and to the callbacks; return those that are numbers."""
         trainer = self.trainer
@@ -552,6 +570,8 @@ class TrainerCore:
         """Run backward on ``loss`` through the strategy, at once."""
         refuse_own_backward(self.lightning_trainer.strategy)
         self.lightning_trainer.strategy.backward(loss, None, **kwargs)
+
+    # ---- Lightning and its processes ----
 
     def use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
         """Create the ``lightning.Trainer`` of a run: it keeps its counts after a fit, so each run needs a new one."""
