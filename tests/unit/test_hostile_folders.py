@@ -535,6 +535,15 @@ def test_groups_of_another_form_are_answered_with_a_sentence(other, harmless, co
     assert isinstance(other, dict) or "is not a mapping; set it to the settings of this group" in error
 
 
+@pytest.mark.parametrize("group", ["strategy", "preprocess", "model", "args", "callbacks"])
+def test_each_group_of_another_form_is_answered_with_a_sentence(group, harmless, commands, tmp_path, capsys):
+    folder = shutil.copytree(harmless, tmp_path / RUN)
+    hostile_folders.rewritten(folder, "config.yaml", {group: "text"})
+    with pytest.raises(SystemExit, match=r"^1$"):
+        commands["replay"](folder)
+    assert capsys.readouterr().err.startswith("error: ")
+
+
 def test_effects_outside_are_found(tmp_path):
     """The hook sees what it is to forbid."""
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")

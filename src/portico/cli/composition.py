@@ -275,9 +275,11 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     groups = {name: _with_objects(name, values) for name, values in settings.items() if name not in _OWN_KEYS}
     groups["objective"] = goals_of(settings["objective"]) if settings.get("objective") else {}
     for name in _OBJECT_GROUPS:
-        entries = settings.get(name, {}).items()
+        entries = settings.get(name) or {}
+        if not isinstance(entries, Mapping):  # in a file that no composition has written
+            raise InputError(f"`{name}={str(entries)[:80]}` is not a mapping; set it to entries by name.")
         # An entry that is set to null is left out.
-        groups[name] = [_built(f"{name}.{key}", entry) for key, entry in entries if entry is not None]
+        groups[name] = [_built(f"{name}.{key}", entry) for key, entry in entries.items() if entry is not None]
     return build_experiment(groups, output_dir)
 
 

@@ -168,7 +168,7 @@ def _train_again(
     settings["logger"] = {}
     with from_folder(run / CONFIG_FILE, **trust, named=_named_files(settings)):
         _judge_effects(settings)
-        if is_from_folder() and (settings.get("preprocess") or {}).get("cache_dir") is not None:
+        if is_from_folder() and _group(settings, "preprocess").get("cache_dir") is not None:
             settings["preprocess"]["cache_dir"] = str(Path(folder, "features"))
         if not issubclass(kind := experiment_class(settings), TrainerExperiment):
             raise InputError(
@@ -181,9 +181,15 @@ def _train_again(
             experiment.train()
 
 
+def _group(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a group of settings; one that is no mapping is refused when the experiment is made."""
+    group = settings.get(name)
+    return group if isinstance(group, Mapping) else {}
+
+
 def _named_files(settings: Mapping[str, Any]) -> list[str]:
     """Return the files that settings name as data, and the folders of models that are there."""
-    data, model = (one if isinstance(one := settings.get(group), Mapping) else {} for group in ("data", "model"))
+    data, model = _group(settings, "data"), _group(settings, "model")
     more = data.get("sources")
     sources = [one for one in (data, *(more if isinstance(more, list) else ())) if isinstance(one, Mapping)]
     files = [value for source in sources for key, value in source.items() if str(key).endswith("_file")]
@@ -194,7 +200,7 @@ def _named_files(settings: Mapping[str, Any]) -> list[str]:
 
 def _judge_effects(settings: Mapping[str, Any]) -> None:
     """Refuse settings of a folder that start processes, or name files elsewhere that are read before the data."""
-    args, strategy, preprocess = (settings.get(group) or {} for group in ("args", "strategy", "preprocess"))
+    args, strategy, preprocess = (_group(settings, name) for name in ("args", "strategy", "preprocess"))
     numbers = {
         "args.dataloader_num_workers": args.get("dataloader_num_workers"),
         "preprocess.num_workers": preprocess.get("num_workers"),
