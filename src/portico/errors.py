@@ -187,7 +187,7 @@ def _discard_output() -> None:
 
 
 def is_of_full_output(error: OSError) -> bool:
-    """Return whether an error says that there is no room for what is printed, and not for a file."""
+    """Return whether standard output, and not a file, has run out of space."""
     if error.errno != errno.ENOSPC or error.filename is not None:
         return False
     try:

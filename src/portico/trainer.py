@@ -84,7 +84,6 @@ from portico.loop.validation import (
     check_part_kinds,
     check_parts,
     prepare_arguments,
-    refuse_uncalled_hooks,
     refuse_unevaluable,
     warn_of_misspelt_hooks,
 )
@@ -130,10 +129,14 @@ R = TypeVar("R")
 SomeTrainer = TypeVar("SomeTrainer", bound="Trainer")
 
 
-def _joined_core(cores: list[type[TrainerCore]]) -> type[TrainerCore]:
-    """Return a class of cores that has what each of ``cores`` has, for a trainer with several bases."""
+def _join_cores(cores: list[type[TrainerCore]], owner: type) -> type[TrainerCore]:
+    """Return a class of cores that has what each of ``cores`` has, for a trainer class with several bases."""
     kinds = [kind for kind in dict.fromkeys(cores) if sum(issubclass(core, kind) for core in set(cores)) == 1]
-    return kinds[0] if len(kinds) == 1 else type(kinds[0].__name__, tuple(kinds), {})
+    if len(kinds) == 1:
+        return kinds[0]
+    # Where it is found, for a pickle of the trainer.
+    name = {"__module__": owner.__module__, "__qualname__": f"{owner.__qualname__}._Trainer__core_class"}
+    return type("Core", tuple(kinds), name)
 
 
 def _unpack(pair: Any) -> Any:
@@ -336,7 +339,10 @@ class Trainer:
         self._core = self.__core_class(
             self,
             lightning_kwargs,
-            callbacks=[*(lightning_callbacks or []), *(one for one in added if isinstance(one, Callback))],
+            callbacks=[
+                *(lightning_callbacks or []),
+                *(callback for callback in added if isinstance(callback, Callback)),
+            ],
             loggers=[*(loggers or []), *added_loggers],
             plugins=list(plugins or []),
         )
@@ -365,7 +371,7 @@ class Trainer:
     def __init_subclass__(cls, core: type[TrainerCore] | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
         cores = [base.__core_class for base in cls.__bases__ if issubclass(base, Trainer)]
-        cls.__core_class = core or _joined_core(cores)
+        cls.__core_class = core or _join_cores(cores, cls)
         deprecated.adapt_overrides(cls, Trainer)
 
     def _validate_args(self) -> None:
@@ -581,7 +587,6 @@ class Trainer:
         """
         for observer in observers.active:
             resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
-        refuse_uncalled_hooks(type(self), Trainer)
         self._core.check_training()
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)

@@ -839,8 +839,8 @@ NAMED = (
         sentence="If a process fails or is killed, the others end too",
     ),
     Named(
-        VALIDATION,
-        "refuse_uncalled_hooks",
+        CORE,
+        "TrainerCore.refuse_uncalled_hooks",
         "never called here",
         page=MIGRATION,
         sentence="Overriding a method that portico does not call is an error",

@@ -2,8 +2,12 @@
 
 import copy
 import dataclasses
+import functools
 import inspect
+import operator
+import pickle
 
+import lightning.pytorch as pl
 import pytest
 import transformers
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
@@ -139,6 +143,37 @@ def test_override_of_unused_method_is_rejected(name, tmp_path):
     assert trainer.evaluate()["eval_loss"] > 0
     with pytest.raises(portico.InputError, match=f"`Curious` overrides `{name}`, which is never.*override"):
         trainer.train()
+
+
+def test_override_of_unused_method_is_rejected_under_the_users_lightning_trainer(tmp_path):
+    subclass = type("Curious", (portico.Trainer,), {"_run_epoch": lambda self: None})
+    trainer = toy_trainer(tmp_path, subclass)
+    runner = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False)
+    with pytest.raises(portico.InputError, match="`Curious` overrides `_run_epoch`, which is never called"):
+        runner.fit(trainer.module, trainer.datamodule)
+
+
+def test_decorated_training_step_finds_its_gradients(tmp_path):
+    found = []
+
+    class Decorated(portico.Trainer):
+        @functools.wraps(portico.Trainer.training_step)
+        def training_step(self, *args, **kwargs):
+            loss = super().training_step(*args, **kwargs)
+            found.append(self.model.linear.weight.grad is not None)
+            return loss
+
+    toy_trainer(tmp_path, Decorated, max_steps=2).train()
+    assert found == [True, True]
+
+
+@pytest.mark.parametrize(
+    "name", ["Trainer", "Seq2SeqMRCTrainer", "ORTSeq2SeqTrainer", "IPUSeq2SeqTrainer", "mrc.MultiSourceMRCTrainer"]
+)
+def test_core_of_every_trainer_can_be_pickled(name):
+    """Strategies that spawn workers pickle the trainer."""
+    core = operator.attrgetter(name)(portico)._Trainer__core_class
+    assert pickle.loads(pickle.dumps(core)) is core
 
 
 # Names of transformers 4, whose subclasses override or call these methods.

@@ -182,7 +182,7 @@ def _train_again(
 
 
 def _group(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a group of settings; one that is no mapping is refused when the experiment is made."""
+    """Return a group of settings; an empty one if it is not a mapping, which building the experiment refuses."""
     group = settings.get(name)
     return group if isinstance(group, Mapping) else {}
 
@@ -191,7 +191,8 @@ def _named_files(settings: Mapping[str, Any]) -> list[str]:
     """Return the files that settings name as data, and the folders of models that are there."""
     data, model = _group(settings, "data"), _group(settings, "model")
     more = data.get("sources")
-    sources = [one for one in (data, *(more if isinstance(more, list) else ())) if isinstance(one, Mapping)]
+    candidates = (data, *(more if isinstance(more, list) else ()))
+    sources = [source for source in candidates if isinstance(source, Mapping)]
     files = [value for source in sources for key, value in source.items() if str(key).endswith("_file")]
     names = [name for value in files for name in (value if isinstance(value, list) else [value])]
     names += [name for name in model.values() if isinstance(name, str) and Path(name).is_absolute()]

@@ -357,10 +357,11 @@ def connect_launched(strategy: "Strategy") -> None:
 
 def all_gather(strategy: "Strategy", tensor: torch.Tensor) -> torch.Tensor:
     """Stack the tensors of all processes of ``strategy``, without gradients; the shapes must be equal."""
-    return torch.stack(_of_each_process(strategy, tensor))
+    return torch.stack(_gather_parts(strategy, tensor))
 
 
-def _of_each_process(strategy: "Strategy", tensor: torch.Tensor) -> list[torch.Tensor]:
+def _gather_parts(strategy: "Strategy", tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensor of each process, in memory of its own."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return [part.clone() for part in strategy.all_gather(tensor)]
     tensor = tensor.detach().contiguous()
@@ -381,7 +382,7 @@ def all_gather_several(strategy: "Strategy", tensors: Sequence[torch.Tensor]) ->
         return [all_gather(strategy, tensor) for tensor in tensors]
     packed = torch.cat([tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in small])
     sizes = [tensor.nbytes for tensor in small]
-    parts = [part.split(sizes) for part in _of_each_process(strategy, packed)]
+    parts = [part.split(sizes) for part in _gather_parts(strategy, packed)]
     together = {
         id(tensor): torch.stack([part[number].view(tensor.dtype).reshape(tensor.shape) for part in parts])
         for number, tensor in enumerate(small)

@@ -77,6 +77,7 @@ from portico.loop.evaluation import EvaluationSession
 from portico.loop.model_setup import prepared_for_training
 from portico.loop.plan import ResumePoint
 from portico.loop.run import TrainingRun, fresh_state
+from portico.loop.validation import check_strategy_of_training
 from portico.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -457,6 +458,8 @@ class LoopTrainer(Trainer, core=LoopCore):
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         # The AllenNLP trainer has read its checkpoint.
+        strategy, core = self._core.lightning_trainer.strategy, self._core
+        check_strategy_of_training(self.args, strategy, runs_backward_in_step=core.runs_backward_in_step)
         self.is_in_train = True
         try:
             with prepared_for_training(self.model, self.args, self.args.neftune_noise_alpha):

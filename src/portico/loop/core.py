@@ -61,6 +61,7 @@ from portico.loop.run import (
     log_training_start,
 )
 from portico.loop.validation import (
+    INSTEAD,
     check_best_metric,
     check_collator,
     check_examples,
@@ -188,7 +189,7 @@ class TrainerCore:
         )
         if trainer.args.disable_tqdm:
             trainer.add_callback(PrinterCallback)
-        elif not any(isinstance(one, ProgressBar) for one in self.lightning_parts["callbacks"]):
+        elif not any(isinstance(callback, ProgressBar) for callback in self.lightning_parts["callbacks"]):
             trainer.add_callback(model_setup.progress_callback())
         if trainer.args.push_to_hub:
             trainer.init_hf_repo()
@@ -204,11 +205,12 @@ class TrainerCore:
         if config is not None:
             config.use_cache = trainer.args.use_cache
 
-    # ---- What a subclass may change ----
+    # ---- What a training needs, and a subclass may change ----
 
     def check_training(self) -> None:
         """Refuse what only a training reads; methods of a subclass may read it otherwise."""
         trainer = self.trainer
+        self.refuse_uncalled_hooks()
         refuse_untrainable(trainer.args)
         strategy = self.lightning_trainer.strategy
         check_strategy_of_training(trainer.args, strategy, runs_backward_in_step=self.runs_backward_in_step)
@@ -219,12 +221,28 @@ class TrainerCore:
         if not self.overrides(*_MAKERS_OF_OPTIMIZERS):
             check_optimizers(trainer.optimizer, trainer.lr_scheduler, trainer.optimizer_cls_and_kwargs)
 
+    def refuse_uncalled_hooks(self) -> None:
+        """Refuse to train with a subclass that overrides a method never called here."""
+        kind = type(self.trainer).__name__
+        for name, instead in INSTEAD.items():
+            if self.overrides(name):
+                raise InputError(
+                    f"`{kind}` overrides `{name}`, which is never called here, since Lightning runs the loops; "
+                    f"override {instead} instead."
+                )
+
     def overrides(self, *names: str) -> bool:
-        """Return whether a subclass outside of portico defines one of the methods ``names``."""
-        return any(not getattr(type(self.trainer), name).__module__.startswith("portico.") for name in names)
+        """Return whether code outside of portico defines one of the methods ``names``, in a subclass or as a patch."""
+        for name in names:
+            owner = next((kind for kind in type(self.trainer).__mro__ if name in vars(kind)), None)
+            # A decorated method may have the module of the one that it wraps, so its class is asked too.
+            modules = [] if owner is None else [owner.__module__, getattr(vars(owner)[name], "__module__", None)]
+            if any(not str(module).startswith("portico.") for module in modules):
+                return True
+        return False
 
     def adds_metrics(self) -> bool:
-        """Return whether code of the user may add metrics to those of the evaluation of each set."""
+        """Return whether the user's code may add metrics to an evaluation."""
         kinds = [type(callback) for callback in self.trainer.callback_handler.callbacks]
         users = [kind for kind in kinds if not kind.__module__.startswith(("portico.", "transformers."))]
         events = [getattr(kind, "on_evaluate", None) for kind in users]
@@ -394,6 +412,16 @@ class TrainerCore:
 
     # ---- A step ----
 
+    @property
+    def runs_backward_in_step(self) -> bool:
+        """Whether backward runs inside ``training_step``, because a subclass overrides it."""
+        return self.overrides("training_step") or "training_step" in self.trainer.__dict__
+
+    def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Run backward on ``loss`` through the strategy, at once."""
+        refuse_own_backward(self.lightning_trainer.strategy)
+        self.lightning_trainer.strategy.backward(loss, None, **kwargs)
+
     def sums_losses(self, num_items_in_batch: "NumItems") -> bool:
         trainer = self.trainer
         if trainer.loss_is_scaled_for_ga is not None:
@@ -560,16 +588,6 @@ class TrainerCore:
     def write_state(self, folder: Path) -> None:
         with writer.naming_full_disk(folder), replaced(folder / STATE_FILE) as staging:
             self.trainer.state.save_to_json(str(staging))
-
-    @property
-    def runs_backward_in_step(self) -> bool:
-        """Whether backward runs inside ``training_step``, because a subclass overrides it."""
-        return self.overrides("training_step") or "training_step" in self.trainer.__dict__
-
-    def backward_at_once(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run backward on ``loss`` through the strategy, at once."""
-        refuse_own_backward(self.lightning_trainer.strategy)
-        self.lightning_trainer.strategy.backward(loss, None, **kwargs)
 
     # ---- Lightning and its processes ----
 

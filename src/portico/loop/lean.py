@@ -1,8 +1,8 @@
 """Faster versions of Lightning's loops over batches, which leave out work without a visible effect.
 
 They only save time: ``PORTICO_LIGHTNING_SHORTCUTS=0`` leaves everything to Lightning's own loops, with equal numbers.
-``benchmarks/step_overhead.py`` measures what they save, and docs/speed.md has the figures. "Public:" is explained in
-:mod:`portico.compat.lightning`.
+``benchmarks/step_overhead.py`` measures what they save, and docs/comparison.md has the figures. "Public:" is explained
+in :mod:`portico.compat.lightning`.
 """
 
 import signal

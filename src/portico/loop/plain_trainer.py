@@ -83,6 +83,7 @@ class PlainTrainerBridge(EventBridge):
 
     def _prepare_fit(self, pl_trainer: pl.Trainer) -> None:
         trainer, args = self.hf_trainer, self.hf_trainer.args
+        trainer._core.refuse_uncalled_hooks()
         if trainer._core.runs_backward_in_step:
             refuse_own_backward(pl_trainer.strategy)
         _check_settings(pl_trainer, args)

@@ -94,16 +94,6 @@ INSTEAD = {
 }
 
 
-def refuse_uncalled_hooks(trainer_class: type, base: type) -> None:
-    """Refuse to train with a subclass of ``base`` that overrides a method never called here."""
-    for name, instead in INSTEAD.items():
-        if getattr(trainer_class, name, None) is not getattr(base, name, None):
-            raise InputError(
-                f"`{trainer_class.__name__}` overrides `{name}`, which is never called here, since Lightning runs the "
-                f"loops; override {instead} instead."
-            )
-
-
 def warn_of_misspelt_hooks(trainer_class: type, base: type) -> None:
     """Warn about a method that nothing calls and whose name is nearly that of a method of ``base``."""
     own = {

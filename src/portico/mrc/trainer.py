@@ -174,7 +174,8 @@ class AnswerCore(TrainerCore):
     def batched_alike(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
         features, collator = by_columns(dataset, data_collator)
         tokenizers = (self.trainer.processing_class, getattr(data_collator, "tokenizer", None))
-        if collator is data_collator and "left" in [getattr(one, "padding_side", None) for one in tokenizers]:
+        pads_left = any(getattr(tokenizer, "padding_side", None) == "left" for tokenizer in tokenizers)
+        if collator is data_collator and pads_left:
             collator = RightPaddingCollator(data_collator)
         return features, collator
 

@@ -2,14 +2,17 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import pytest
 import torch
 import transformers
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import DDPStrategy
 from transformers.trainer_callback import ExportableState
 
+from portico import InputError
 from portico.gradient_descent import (
     BatchCallback,
     ConfidenceCheckError,
@@ -238,6 +241,14 @@ def test_callback_runs_the_backward_pass():
     assert_same_weights(weights(other.model), weights(Net()))
     with pytest.raises(OnBackwardException, match="Two callbacks would run the backward pass of the same batch"):
         make_trainer(callbacks=[Backward(), Backward()]).train()
+
+
+def test_callback_that_runs_the_backward_pass_is_refused_where_gradients_are_not_averaged(monkeypatch):
+    trainer = make_trainer(callbacks=[Backward()])
+    whole = SimpleNamespace(strategy=DDPStrategy())  # around the whole module
+    monkeypatch.setattr(trainer.loop._core, "lightning_trainer", whole)
+    with pytest.raises(InputError, match="where DDPStrategy does not average"):
+        trainer.loop.train()
 
 
 def test_callback_leaves_the_backward_pass_to_the_trainer():

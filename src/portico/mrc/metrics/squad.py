@@ -379,7 +379,7 @@ def prediction_records(predictions: Predictions, probabilities: Probabilities | 
         probabilities: Probabilities of "no answer" by id, or the JSON file that holds them.
 
     Raises:
-        InputError: If a file cannot be read, or an entry is no answer.
+        InputError: If a file cannot be read, or an entry holds no text.
     """
     given = _content_of("predictions", predictions)
     if isinstance(given, Mapping):
@@ -405,7 +405,7 @@ def record_of(key: str, entry: object) -> dict[str, Any]:
             "hold `text` or `prediction_text`."
         )
     record: dict[str, Any] = {"id": key, "prediction_text": predicted_text({"id": key, "prediction_text": best[name]})}
-    # Not of n-best lists, whose probabilities are those of the answers.
+    # Entries of n-best lists have the probability of their answer instead, under another name.
     if "no_answer_probability" in best:
         record["no_answer_probability"] = best["no_answer_probability"]
     return record

@@ -138,7 +138,7 @@ def read_run(
 ) -> RunRecord:
     """Read a run's answers and join them with the questions.
 
-    ``folder`` is that of a run, or a file of answers by id, such as SQuAD's official ``predictions.json``.
+    ``folder`` is the folder of a run, or a file of answers by id such as SQuAD's official ``predictions.json``.
     The folder has at least predictions; n-best lists, null odds, metrics, log history and configuration are used if
     they are there. The answer files of Hugging Face's example work too. ``data`` is a file of the questions in any
     supported format; by default what the run's ``config.yaml`` names. A dataset of the hub or a class that it names is
