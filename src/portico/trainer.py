@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -65,12 +64,10 @@ from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup, optim
 from portico.loop.core import TrainerCore
-from portico.loop.corrections import Corrections
-from portico.loop.datamodule import TrainerDataModule, eval_sampler, train_sampler
+from portico.loop.datamodule import eval_sampler, train_sampler
 from portico.loop.evaluation import run_evaluation
 from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
-from portico.loop.module import TrainerModule
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, set_training
 from portico.loop.plan import ResumePoint, RunPlan, limited_batches
 from portico.loop.run import (
@@ -122,6 +119,16 @@ def _run_state(name: str) -> Any:
         lambda trainer: getattr(trainer._core.module.run, name),
         lambda trainer, value: setattr(trainer._core.module.run, name, value),
     )
+
+
+class _OfCore:
+    """An attribute of the core that the trainer shows; a subclass may use its name for something else."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, trainer: "Trainer | None", owner: type | None = None) -> Any:
+        return self if trainer is None else getattr(trainer._core, self.name)
 
 
 P = ParamSpec("P")
@@ -1626,25 +1633,10 @@ class Trainer:
 
     # ---- Lightning ----
 
-    @property
-    def lightning_trainer(self) -> pl.Trainer:
-        """The ``lightning.Trainer`` of the current or the last run."""
-        return self._core.lightning_trainer
-
-    @property
-    def module(self) -> TrainerModule:
-        """The ``LightningModule`` around the model."""
-        return self._core.module
-
-    @property
-    def datamodule(self) -> TrainerDataModule:
-        """The ``LightningDataModule`` around the datasets."""
-        return self._core.datamodule
-
-    @property
-    def corrections(self) -> Corrections:
-        """The deviations from transformers that ``args.corrections`` switches on."""
-        return self._core.corrections
+    lightning_trainer = _OfCore()
+    module = _OfCore()
+    datamodule = _OfCore()
+    corrections = _OfCore()
 
     def __copy__(self) -> Self:
         """Return a trainer with the same model, arguments and data, whose runs are its own."""

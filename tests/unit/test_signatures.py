@@ -153,6 +153,21 @@ def test_override_of_unused_method_is_rejected_under_the_users_lightning_trainer
         runner.fit(trainer.module, trainer.datamodule)
 
 
+def test_subclass_may_set_the_attributes_that_show_the_core(tmp_path):
+    class Own(portico.Trainer):
+        def __init__(self, *args, **kwargs):
+            self.module = self.datamodule = "before"
+            super().__init__(*args, **kwargs)
+            self.lightning_trainer = self.corrections = "after"
+
+    trainer = toy_trainer(tmp_path, Own, eval_strategy="epoch")
+    assert trainer.train().global_step == 10
+    assert [trainer.module, trainer.datamodule, trainer.lightning_trainer, trainer.corrections] == [
+        *("before", "before"),
+        *("after", "after"),
+    ]
+
+
 def test_decorated_training_step_finds_its_gradients(tmp_path):
     found = []
 
