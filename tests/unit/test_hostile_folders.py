@@ -1,10 +1,12 @@
 """Every command over a zoo of hostile folders: no code of theirs runs, and each refusal is a sentence."""
 
 import copy
+import encodings
 import functools
 import gzip
 import json
 import os
+import pkgutil
 import re
 import shlex
 import shutil
@@ -44,9 +46,11 @@ from portico.mrc.models.small_bert import new_reader
 from portico.trust.files import load_own
 from portico.trust.names import from_folder, resolved
 
-# Imported while the rights of the user are those of the tests: Python itself may be below a home.
-for late in ("encodings.latin_1", "sqlite3"):
-    import_module(late)
+# Imported while the rights of the user are those of the tests: Python itself may be below a home that others may not
+# read, and an encoding once not found stays unknown to the process, for all later tests too.
+for late in ("sqlite3", *(f"encodings.{module.name}" for module in pkgutil.iter_modules(encodings.__path__))):
+    with suppress(ImportError):  # encodings of other systems
+        import_module(late)
 
 # What the libraries below warn about is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
