@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from portico.mrc import Featurizer, read_examples
 from portico.mrc.corpus import generate
-from portico.mrc.models.from_scratch import train_wordpiece_tokenizer
+from portico.experiments.from_scratch import train_wordpiece_tokenizer
 
 Batch = Mapping[str, Any]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portico.mrc import FeatureSet, Featurizer
-from portico.mrc.models.from_scratch import train_wordpiece_tokenizer
+from portico.experiments.from_scratch import train_wordpiece_tokenizer
 
 MAX_SEQ_LENGTH = 384
 DOC_STRIDE = 128

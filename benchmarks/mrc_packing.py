@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, Da
 from portico.mrc import Featurizer, read_examples
 from portico.mrc.collators import PackingCollator, by_columns
 from portico.mrc.corpus import generate
-from portico.mrc.models.from_scratch import train_wordpiece_tokenizer
+from portico.experiments.from_scratch import train_wordpiece_tokenizer
 from portico.mrc.packing import enable_packing
 
 DATA = {"corpus": "the embedded corpus", "squad_lengths": "passages of SQuAD's lengths"}

@@ -81,9 +81,9 @@ TOPICS = (
         (
             "portico/__main__.py",
             "portico/cli/",
-            "portico/cli/experiment.py",
-            "portico/mrc/models/from_scratch.py",
-            "portico/cli/settings.py",
+            "portico/experiments/experiment.py",
+            "portico/experiments/from_scratch.py",
+            "portico/experiments/settings.py",
         ),
     ),
     Topic(

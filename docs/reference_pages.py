@@ -18,8 +18,8 @@ import yaml
 from portico.__main__ import COMMANDS, build_parser
 from portico.arguments import TrainingArguments
 from portico.cli.composition import compose, config_dir, experiment_names
-from portico.cli.experiment import TARGET, configured_groups, path_of
-from portico.cli.settings import NO_DEFAULT, Setting, schema_of
+from portico.experiments.experiment import TARGET, configured_groups, path_of
+from portico.experiments.settings import NO_DEFAULT, Setting, schema_of
 from portico.gradient_descent import run as gradient_descent_run
 from portico.loop import run
 from portico.trust.names import import_target

@@ -78,8 +78,8 @@ _LIBRARIES_THAT_WRITE = (
 )
 # Calls of such functions elsewhere, by module, and why.
 WRITES_ELSEWHERE: Mapping[tuple[str, str], str] = {
-    ("commands.replayed_step", "symlink_to"): "names checkpoints in the temporary folder of a replay",
-    ("commands.verification", "move"): "into a temporary folder",
+    ("inspection.replay", "symlink_to"): "names checkpoints in the temporary folder of a replay",
+    ("inspection.verification", "move"): "into a temporary folder",
     ("distributed.accelerator", "save"): "into a file that the user has opened",
     ("errors", "open"): "sends the output of a command that has ended to /dev/null",
     ("ipu.trainer", "save_pretrained"): "is the method of an IPUConfig, which uses the writer",
@@ -231,7 +231,7 @@ def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
     is_generic = module.name and not module.is_in("cli", "commands", *SPECIAL_ROOMS)
     if is_generic and one.is_of(*(f"{package}.{room}" for room in SPECIAL_ROOMS)):
         yield "generic parts do not know tasks and backends"
-    for this, other in (("loop.datamodule", "loop.module"), ("loop.module", "loop.datamodule")):
+    for this, other in (("data.datamodule", "loop.module"), ("loop.module", "data.datamodule")):
         if module.is_in(this) and one.is_of(f"{package}.{other}"):
             yield "datamodule and module meet in the trainer only"
     if one.is_of(*VENDOR_PACKAGES) and not (one.in_function or one.for_types_only):

@@ -449,7 +449,7 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
         "callbacks/one": {"_target_": "portico.commands.verify.main", "arguments": ["FOLDER/theirs.py"]}
     },
     "a script of the library": {
-        "callbacks/one": {"_target_": "portico.commands.script.Script", "target": "FOLDER/theirs.py"}
+        "callbacks/one": {"_target_": "portico.inspection.script.Script", "target": "FOLDER/theirs.py"}
     },
     "sitecustomize": {"callbacks/one": {"_target_": "portico.commands.site.sitecustomize.Path"}},
     "a module that runs": {"callbacks/one": {"_target_": "portico.__main__.main", "arguments": ["run", "theirs.py"]}},

@@ -30,7 +30,7 @@ from portico.checkpoint.weights import load_weights
 from portico.checkpoint.writer import OPTIMIZER_FILE
 from portico.compat.lightning import EndOfFit, LearningRateResults
 from portico.compat.transformers import ExportableState, HFTrainingArguments, has_length, logger
-from portico.distributed.loaders import num_examples_in_round
+from portico.data.loaders import num_examples_in_round
 from portico.distributed.model_parallel import full_tensor
 from portico.distributed.placement import release_memory
 from portico.errors import InputError

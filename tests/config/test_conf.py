@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_names
 from portico.cli.errors import TOP_LEVEL_NAMES
-from portico.cli.experiment import TARGET, build_experiment, experiment_class
-from portico.cli.settings import schema_of
+from portico.experiments.experiment import TARGET, build_experiment, experiment_class
+from portico.experiments.settings import schema_of
 from portico.trust.names import import_target
 
 CONF = config_dir()

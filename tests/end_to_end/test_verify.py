@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from fresh_process import portico
-from portico.commands.script import Script
-from portico.commands.verification import Verification, _RunningScript
+from portico.inspection.script import Script
+from portico.inspection.verification import Verification, _RunningScript
 
 SCRIPT = """
 from models import Line, Points, toy_arguments

@@ -9,7 +9,7 @@ import pytest
 from reference_pages import FOLDER, commands, config_keys, events
 
 from portico import Trainer
-from portico.cli.settings import documentation
+from portico.experiments.settings import documentation
 
 SOURCES = Path(__file__).parents[2] / "src" / "portico"
 FACADES = [f"portico{room}" for room in ("", ".gradient_descent", ".mrc", ".mrc.metrics", ".mrc.primeqa", ".ort")]

@@ -49,7 +49,7 @@ from portico.checkpoint.writer import (
 )
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
-from portico.distributed.loaders import DataLoaderDispatcher, DataLoaderShard, Generator, generators_of
+from portico.data.loaders import DataLoaderDispatcher, DataLoaderShard, Generator, generators_of
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, InputRuntimeError, InputTypeError, printable
 from portico.trust.disk import read_text, refuse_huge, write_text

@@ -43,7 +43,7 @@ from portico.cli.jobs import (
     has_several_processes,
     refuse_drawing_in_several_processes,
 )
-from portico.cli.settings import config_dir, suggestion
+from portico.experiments.settings import config_dir, suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.children import end_with_parent
 from portico.distributed.launchers import join_mpi

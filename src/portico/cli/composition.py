@@ -18,13 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
 from portico.cli.folders import CONFIG_FILE, check_folder_settings
 from portico.cli.jobs import goals_of
-from portico.cli.settings import ExperimentSchema, config_dir
+from portico.experiments.settings import ExperimentSchema, config_dir
 from portico.errors import InputError, MissingPackageError
 from portico.trust.disk import read_text
 from portico.trust.names import TARGET, built
 
 if TYPE_CHECKING:
-    from portico.cli.experiment import Experiment
+    from portico.experiments.experiment import Experiment
 
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
@@ -131,7 +131,7 @@ def known_names(overrides: Sequence[str]) -> Collection[str]:
 
 def _schema_of(settings: Mapping[str, Any]) -> ExperimentSchema:
     # Experiments import torch, which takes seconds: a command that cannot be composed is refused without it.
-    from portico.cli.experiment import schema_of_experiment
+    from portico.experiments.experiment import schema_of_experiment
 
     return schema_of_experiment(settings)
 
@@ -212,7 +212,7 @@ def checked(settings: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(settings["print_config"], bool):
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
-    from portico.cli.experiment import complete_settings
+    from portico.experiments.experiment import complete_settings
 
     schema = _schema_of(settings)
     schema.check(settings, _OWN_KEYS)
@@ -270,7 +270,7 @@ def _with_settings_of_run(settings: dict[str, Any], overrides: Sequence[str]) ->
 
 def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     """Return the experiment of checked settings, with every object built that has a ``_target_``."""
-    from portico.cli.experiment import build_experiment
+    from portico.experiments.experiment import build_experiment
 
     groups = {name: _with_objects(name, values) for name, values in settings.items() if name not in _OWN_KEYS}
     groups["objective"] = goals_of(settings["objective"]) if settings.get("objective") else {}

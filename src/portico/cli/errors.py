@@ -14,7 +14,7 @@ from hydra.errors import (
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from portico.cli.settings import config_dir, first_guesses, suggestion
+from portico.experiments.settings import config_dir, first_guesses, suggestion
 from portico.errors import InputError, nearest_names
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)

@@ -9,9 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from portico.commands.install import install_on_demand
+from portico.inspection.install import install_on_demand
 from portico.commands.run import add_run_options
-from portico.commands.script import Script, add_allowed_paths, add_module_option, pass_on
+from portico.inspection.script import Script, add_allowed_paths, add_module_option, pass_on
 from portico.errors import InputError, command
 from portico.imports import when_imported
 from portico.observers import RunOptions, observe
@@ -21,7 +21,7 @@ from portico.trust.disk import write_text
 from portico.trust.names import from_folder, is_from_folder, refuse_in_folder, refuse_outside
 
 if TYPE_CHECKING:
-    from portico.commands.replayed_step import OpenStep, Replay
+    from portico.inspection.replay import OpenStep, Replay
 
 _EPILOG = """\
 Options may follow the script too, up to `--`.
@@ -110,7 +110,7 @@ def _replayed(
             if not (replays and replays[0].is_finished):
                 raise
         if not replays or replays[0].num_trainings == 0:
-            from portico.commands.replayed_step import OpenStep
+            from portico.inspection.replay import OpenStep
 
             step = OpenStep.read(Path(folder))
             if step is not None:
@@ -135,7 +135,7 @@ def join(replays: "list[Replay] | None" = None) -> None:
     settings = json.loads(os.environ[VARIABLE])
 
     def begin() -> None:
-        from portico.commands.replayed_step import Replay
+        from portico.inspection.replay import Replay
 
         replay = Replay(settings["number"], Path(settings["folder"]))
         observe(replay)
@@ -158,9 +158,9 @@ def _train_again(
         InputError: If the configuration names more than data and is not trusted: a folder may come from elsewhere.
     """
     from portico.cli.composition import experiment_of
-    from portico.cli.experiment import TrainerExperiment, experiment_class
+    from portico.experiments.experiment import TrainerExperiment, experiment_class
     from portico.cli.folders import CONFIG_FILE, recorded_settings
-    from portico.commands.replayed_step import Replay
+    from portico.inspection.replay import Replay
 
     settings = recorded_settings(run)
     settings["paths"]["output_dir"] = folder

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from portico.commands.script import add_allowed_paths
+from portico.inspection.script import add_allowed_paths
 from portico.errors import command
 
 

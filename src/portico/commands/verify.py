@@ -8,7 +8,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from portico.commands.script import Script, add_module_option
+from portico.inspection.script import Script, add_module_option
 from portico.errors import InputError, MissingPackageError, command
 from portico.report.page import check_writable
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> None:
             "`portico verify` runs the script under transformers' own `Trainer` too, which needs accelerate; install "
             "it with `pip install 'portico[verify]'`."
         )
-    from portico.commands.verification import Verification
+    from portico.inspection.verification import Verification
 
     with tempfile.TemporaryDirectory(prefix="portico-verify-") as temporary:
         folder = given.keep or Path(temporary)

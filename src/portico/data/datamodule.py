@@ -31,7 +31,7 @@ from portico.compat import transformers as hf_compat
 from portico.compat.accelerate import GradientState
 from portico.compat.lightning import overfits, without_shuffling
 from portico.compat.transformers import logger
-from portico.distributed.loaders import (
+from portico.data.loaders import (
     DataLoaderShard,
     SkipBatchSampler,
     StreamShardsLoader,
@@ -39,7 +39,7 @@ from portico.distributed.loaders import (
     num_own_shares,
     until_end,
 )
-from portico.distributed.sharding import BatchSamplerShard
+from portico.data.sharding import BatchSamplerShard
 from portico.errors import InputError
 from portico.loop.plan import limited_batches
 

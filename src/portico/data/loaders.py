@@ -25,7 +25,7 @@ from portico import observers
 from portico.compat.accelerate import GradientState
 from portico.compat.transformers import BatchRebalanceSampler, find_batch_size, has_length, logger
 from portico.compat.tree import map_tensors
-from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
+from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
 from portico.errors import InputError, InputRuntimeError
 
 if TYPE_CHECKING:

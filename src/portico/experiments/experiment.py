@@ -4,7 +4,7 @@ The protocol, which holds for every experiment:
 
 * The root of a configuration names the class of the experiment (``_target_``); its fields are the groups.
 * A group's ``_target_`` names the class that the group builds; without it, the default of the field does. The other
-  keys of the group are arguments of that class, which also says what they may be (:mod:`portico.cli.settings`).
+  keys of the group are arguments of that class, which also says what they may be (:mod:`portico.experiments.settings`).
 * ``trainer`` and ``args`` are not built but kept as partials: a trainer needs what all other groups build, and
   training arguments need the folder of the run and the strategy.
 * A class of the user can replace ours if it has the method named by the field (``needs``), or derives from the class
@@ -29,7 +29,7 @@ from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
 from portico.checkpoint.resume import refuse_missing
-from portico.cli.settings import (
+from portico.experiments.settings import (
     ExperimentSchema,
     GroupSchema,
     KnownGroup,

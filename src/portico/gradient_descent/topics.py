@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from portico.cli.settings import setting
+from portico.experiments.settings import setting
 
 _WORDS = {
     "music": "concert violin singer chorus melody piano rhythm album orchestra tune band guitar",

@@ -1,6 +1,6 @@
 """Record what a training script computes, step by step, under either library, without changing it.
 
-``python -m portico.commands.recorder SCRIPT.py ARGUMENTS`` runs the script in this process; the settings are in the
+``python -m portico.inspection.recorder SCRIPT.py ARGUMENTS`` runs the script in this process; the settings are in the
 environment variable ``PORTICO_RECORD``. The script imports torch when it wants to, so this module does not.
 """
 
@@ -14,9 +14,9 @@ from functools import partial, wraps
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 
-from portico.commands.install import install_on_demand
-from portico.commands.record import VARIABLE, RecordSettings, ScriptRecord, adapt_arguments
-from portico.commands.script import Script, pass_on
+from portico.inspection.install import install_on_demand
+from portico.inspection.records import VARIABLE, RecordSettings, ScriptRecord, adapt_arguments
+from portico.inspection.script import Script, pass_on
 from portico.distributed.children import end_with_parent
 from portico.errors import InputError
 from portico.imports import when_imported
@@ -30,7 +30,7 @@ def join() -> None:
     register_after_fork(record, partial(_record_fork, folder=Path(settings.folder)))
 
     def record_trainers() -> None:
-        from portico.commands.recording import record_trainers
+        from portico.inspection.recording import record_trainers
 
         record_trainers(settings, record)
 

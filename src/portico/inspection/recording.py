@@ -1,4 +1,4 @@
-"""What :mod:`portico.commands.recorder` does once a script has imported a trainer.
+"""What :mod:`portico.inspection.recorder` does once a script has imported a trainer.
 
 Nothing here draws random numbers or touches a gradient. portico tells an observer; the methods of transformers are
 wrapped where they are defined, so that the library still sees which of them a subclass overrides.
@@ -20,8 +20,8 @@ from torch import nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from typing_extensions import override
 
-from portico.commands.install import original
-from portico.commands.record import RecordSettings, ScriptRecord, TrainingRecord, adapt_arguments
+from portico.inspection.install import original
+from portico.inspection.records import RecordSettings, ScriptRecord, TrainingRecord, adapt_arguments
 from portico.compat.transformers import CallbackHandler
 from portico.observers import ObservedTrainer, Observer, observe
 

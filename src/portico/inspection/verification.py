@@ -15,7 +15,7 @@ from typing import Self
 from markupsafe import Markup
 from rich.table import Table
 
-from portico.commands.comparison import (
+from portico.inspection.comparison import (
     Growth,
     RecordedRun,
     RunDifference,
@@ -26,7 +26,7 @@ from portico.commands.comparison import (
     loss_growth,
     reproducible_difference,
 )
-from portico.commands.record import (
+from portico.inspection.records import (
     AT_THE_SAME_TIME,
     SUFFIX,
     RecordSettings,
@@ -34,7 +34,7 @@ from portico.commands.record import (
     recording_environment,
     redirected_folders,
 )
-from portico.commands.script import Script
+from portico.inspection.script import Script
 from portico.distributed.children import ending_with_this
 from portico.errors import InputError
 from portico.report.charts import Series, line_chart
@@ -225,7 +225,7 @@ class Verification:
         words = ["-m"] * self._script.is_module + [self._script.target, *self._script.arguments]
         with open_new(folder / _LOG) as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "portico.commands.recorder", *words],
+                [sys.executable, "-m", "portico.inspection.recorder", *words],
                 env=ending_with_this(recording_environment(settings)) | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from portico.cli.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, GroupSpec
-from portico.cli.settings import GroupSchema, Setting, documentation
+from portico.experiments.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, GroupSpec
+from portico.experiments.settings import GroupSchema, Setting, documentation
 from portico.compat.annotations import DataCollator
 from portico.errors import InputError
 from portico.ipu.arguments import IPUTrainingArguments

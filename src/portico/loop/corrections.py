@@ -22,7 +22,7 @@ from portico.arguments import correction_names, metric_key
 from portico.checkpoint.resume import restore_order, saved_position
 from portico.compat.transformers import find_batch_size, has_length, logger
 from portico.compat.tree import is_per_example, map_tensors
-from portico.distributed.loaders import (
+from portico.data.loaders import (
     DataLoaderDispatcher,
     DataLoaderShard,
     generators_of,
@@ -30,7 +30,7 @@ from portico.distributed.loaders import (
     sampler_of_its_own_order,
     skip_first_examples,
 )
-from portico.distributed.sharding import IterableDatasetShard
+from portico.data.sharding import IterableDatasetShard
 from portico.errors import InputRuntimeError
 from portico.loop.outputs import count_labels
 from portico.loop.plan import ResumePoint

@@ -4,7 +4,7 @@ Names: ``trainer`` is portico's :class:`~portico.trainer.Trainer`, ``pl_trainer`
 name ``trainer`` (arguments of hooks, ``TrainerModule.trainer``), portico's is ``hf_trainer``.
 
 Lightning's side of the loop, batch by batch, is :class:`portico.loop.lean.LeanEpochLoop`. Its batches come from
-:meth:`TrainingRun.batches`, through :class:`portico.loop.datamodule.TrainFeed`.
+:meth:`TrainingRun.batches`, through :class:`portico.data.datamodule.TrainFeed`.
 
 Read in order: the two tables here, :class:`EventBridge` (when), :class:`TrainingRun` (what), the counts and messages
 of a run, and at the end the ``lightning.Trainer``.
@@ -104,7 +104,7 @@ from portico.checkpoint.writer import (
 )
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
-from portico.distributed.loaders import (
+from portico.data.loaders import (
     DataLoaderShard,
     num_examples_in_round,
     skip_first_batches,

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
 
-from portico.cli.experiment import (
+from portico.experiments.experiment import (
     NOT_OF_A_METRIC,
     NOT_WITHOUT_TRAINING,
     OF_TRAINING,
@@ -27,7 +27,7 @@ from portico.cli.experiment import (
     path_of,
     print_scores,
 )
-from portico.cli.settings import shown_settings
+from portico.experiments.settings import shown_settings
 from portico.data.defects import shorten
 from portico.errors import InputError, naming
 from portico.mrc.config import (

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from typing_extensions import override
 
 from portico.arguments import TrainingArguments
-from portico.cli.settings import schema_of, setting
+from portico.experiments.settings import schema_of, setting
 from portico.compat.transformers import HFTrainingArguments
 from portico.data.defects import InvalidRecord, shorten
 from portico.errors import InputError

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from portico.cli.settings import setting
+from portico.experiments.settings import setting
 from portico.data.defects import Defects
 from portico.data.sources import entries, load_hub_split, open_text, paths_of
 from portico.errors import InputError

@@ -24,7 +24,7 @@ from torchmetrics import Metric, MetricCollection
 from transformers import EvalPrediction
 
 from portico.arguments import TrainingArguments
-from portico.cli.experiment import (
+from portico.experiments.experiment import (
     NOT_OF_A_METRIC,
     OF_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
@@ -34,7 +34,7 @@ from portico.cli.experiment import (
     load_model,
     print_scores,
 )
-from portico.cli.settings import shown_settings
+from portico.experiments.settings import shown_settings
 from portico.errors import InputError
 from portico.loop.metrics import TorchMetrics
 from portico.report.charts import Series, curve, training_charts

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForImageClassification, EvalPrediction, PreTrainedModel, default_data_collator
 
 from portico.arguments import TrainingArguments
-from portico.cli.settings import setting
+from portico.experiments.settings import setting
 from portico.errors import InputError, MissingPackageError
 from portico.mrc.collators import Collator
 from portico.tasks import corpus

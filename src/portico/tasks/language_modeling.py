@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from portico.arguments import TrainingArguments
-from portico.cli.settings import setting
+from portico.experiments.settings import setting
 from portico.errors import InputError
 from portico.mrc.collators import Collator
 from portico.tasks import corpus

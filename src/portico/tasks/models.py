@@ -18,10 +18,10 @@ from transformers import (
     ViTConfig,
 )
 
-from portico.cli.settings import further_keys
+from portico.experiments.settings import further_keys
 from portico.hub import loading_model
 from portico.loop.model_setup import set_attention
-from portico.mrc.models.from_scratch import (
+from portico.experiments.from_scratch import (
     check_unshaped,
     explained_fields,
     fields_of,

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from portico.arguments import TrainingArguments
-from portico.cli.settings import setting
+from portico.experiments.settings import setting
 from portico.errors import InputError, MissingPackageError
 from portico.mrc.collators import Collator
 from portico.mrc.metrics.rouge import sentence_splitter

@@ -6,7 +6,7 @@ import pytest
 
 from fresh_process import environment, portico
 from portico.commands import run
-from portico.commands.script import Script
+from portico.inspection.script import Script
 
 TRAINS = """
 import sys

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from portico.commands import verify
-from portico.commands.comparison import RecordedRun
-from portico.commands.record import RecordSettings, redirected
-from portico.commands.script import Script
-from portico.commands.verification import Verification
+from portico.inspection.comparison import RecordedRun
+from portico.inspection.records import RecordSettings, redirected
+from portico.inspection.script import Script
+from portico.inspection.verification import Verification
 
 
 def training(loss):

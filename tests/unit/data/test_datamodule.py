@@ -31,7 +31,7 @@ from models import (
 )
 from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
-from portico.loop.datamodule import EvaluationFeed, TrainFeed
+from portico.data.datamodule import EvaluationFeed, TrainFeed
 from releases import since_transformers
 
 

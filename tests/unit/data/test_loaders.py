@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 from transformers import BatchEncoding
 
-from portico.distributed.loaders import (
+from portico.data.loaders import (
     DataLoaderDispatcher,
     DataLoaderShard,
     SeedableRandomSampler,
@@ -26,7 +26,7 @@ from portico.distributed.loaders import (
     prepare_data_loader,
     skip_first_batches,
 )
-from portico.distributed.sharding import DataLoaderConfig
+from portico.data.sharding import DataLoaderConfig
 from portico.errors import InputError
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from portico.distributed.loaders import prepare_data_loader
-from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
+from portico.data.loaders import prepare_data_loader
+from portico.data.sharding import BatchSamplerShard, DataLoaderConfig, IterableDatasetShard
 from portico.errors import InputError
 
 PROCESSES = st.integers(1, 5)

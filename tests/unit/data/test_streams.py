@@ -11,8 +11,8 @@ import portico
 from models import ToyDataset, tiny_bert
 from parity.peers import QUIET
 from portico.checkpoint.resume import load_stream_position, save_stream_position
-from portico.distributed.loaders import prepare_data_loader, skip_first_batches
-from portico.distributed.sharding import DataLoaderConfig
+from portico.data.loaders import prepare_data_loader, skip_first_batches
+from portico.data.sharding import DataLoaderConfig
 
 
 class Seeking(IterableDataset):

@@ -4,10 +4,10 @@ import sys
 import pytest
 from transformers import AutoTokenizer, BertConfig
 
-from portico.cli.settings import NO_DEFAULT
+from portico.experiments.settings import NO_DEFAULT
 from portico.errors import InputError
 from portico.mrc.corpus import generate
-from portico.mrc.models.from_scratch import (
+from portico.experiments.from_scratch import (
     SPECIAL_TOKENS,
     check_unshaped,
     fields_of,
@@ -81,7 +81,7 @@ def test_round_trip_through_auto_tokenizer(tokenizer, texts, tmp_path):
 def test_training_does_not_depend_on_the_process(tokenizer):
     code = (
         "from portico.mrc.corpus import generate\n"
-        "from portico.mrc.models.from_scratch import train_wordpiece_tokenizer\n"
+        "from portico.experiments.from_scratch import train_wordpiece_tokenizer\n"
         "train, _ = generate(num_train=1500, num_validation=0, seed=0)\n"
         "texts = [text for example in train for text in (example['question'], example['context'])]\n"
         "print(sorted(train_wordpiece_tokenizer(texts, vocab_size=1000).get_vocab().items()))\n"

@@ -6,7 +6,7 @@ import pytest
 
 from portico import IPUTrainingArguments, TrainingArguments
 from portico.arguments import argument_rules
-from portico.cli.settings import (
+from portico.experiments.settings import (
     NO_DEFAULT,
     plain_value,
     rule_of,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from portico.commands.comparison import (
+from portico.inspection.comparison import (
     Growth,
     RecordedRun,
     compared_files,

@@ -4,7 +4,7 @@ import pytest
 
 import portico
 from fresh_process import LARGE, assert_runs_anew
-from portico.commands import install
+from portico.inspection import install
 from portico.trust.names import imported
 
 _EVERY = "['Trainer', 'TrainingArguments', 'Seq2SeqTrainer', 'Seq2SeqTrainingArguments', 'HfArgumentParser']"
@@ -13,7 +13,7 @@ _EVERY = "['Trainer', 'TrainingArguments', 'Seq2SeqTrainer', 'Seq2SeqTrainingArg
 def test_replaces_and_restores_every_name_and_keeps_pickles_readable(tmp_path):
     script = f"""
 import importlib, torch, portico, transformers
-from portico.commands.install import REPLACED
+from portico.inspection.install import REPLACED
 originals = {{name: getattr(transformers, name) for name in REPLACED}}
 assert list(REPLACED) == {_EVERY}
 portico.install()
@@ -38,7 +38,7 @@ assert type(saved) is originals["TrainingArguments"]
 def test_installs_on_demand_whatever_is_imported_first():
     def code(imports):
         return f"""
-from portico.commands.install import install_on_demand
+from portico.inspection.install import install_on_demand
 install_on_demand(devices=2)
 import sys
 {imports}
@@ -49,7 +49,7 @@ assert TrainingArguments("out", report_to="none", use_cpu=True).devices == 2
 """
 
     assert_runs_anew(
-        "from portico.commands.install import install_on_demand; install_on_demand(); import transformers, sys; "
+        "from portico.inspection.install import install_on_demand; install_on_demand(); import transformers, sys; "
         "assert not {'torch', 'lightning', 'portico.trainer'} & set(sys.modules)",
         code("import transformers; Trainer = transformers.Trainer"),
     )
@@ -68,7 +68,7 @@ def test_asks_again_for_what_was_loaded_too_early_and_uninstalls():
     assert_runs_anew(
         """
 import transformers
-from portico.commands.install import install_on_demand
+from portico.inspection.install import install_on_demand
 install_on_demand()
 transformers.TrainerCallback
 import sys

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from portico.cli.experiment import build_experiment
+from portico.experiments.experiment import build_experiment
 from portico.errors import InputError
 
 

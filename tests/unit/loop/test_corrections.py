@@ -32,7 +32,7 @@ from models import (
 )
 from parity.curves import WithColumns, span
 from portico.arguments import CORRECTIONS, correction_names
-from portico.distributed.loaders import DataLoaderConfig, prepare_data_loader, skip_first_batches
+from portico.data.loaders import DataLoaderConfig, prepare_data_loader, skip_first_batches
 from portico.errors import InputError
 from portico.loop.corrections import WatchedCount, own_and_repeated, with_rows
 from releases import since_torch

@@ -8,7 +8,7 @@ from portico.mrc import BeamSearchCollator, Featurizer, FiDDataCollator, TargetT
 from portico.mrc.collators import RightPaddingCollator, by_columns, head_collator
 from portico.mrc.corpus import generate
 from portico.mrc.generative import new_generator
-from portico.mrc.models.from_scratch import train_wordpiece_tokenizer
+from portico.experiments.from_scratch import train_wordpiece_tokenizer
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "won", "ann", "did", "not", "lose")
 PLAIN = "[CLS] $A [SEP] $B [SEP]"

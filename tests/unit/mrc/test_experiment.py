@@ -10,7 +10,7 @@ from transformers import BertForQuestionAnswering, EarlyStoppingCallback
 from mrc_data import to_squad
 from portico import InputError
 from portico.cli import compose
-from portico.cli.experiment import build_experiment
+from portico.experiments.experiment import build_experiment
 from portico.mrc import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.config import EncoderModel
 from portico.mrc.corpus import generate

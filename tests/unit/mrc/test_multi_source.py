@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import BatchSampler, ConcatDataset
 
 from portico import InputError, Trainer
-from portico.distributed.sharding import BatchSamplerShard, DataLoaderConfig
+from portico.data.sharding import BatchSamplerShard, DataLoaderConfig
 from portico.mrc import (
     IndividualDomainBatchSampler,
     MultiSourceMixin,

@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 from transformers import EvalPrediction
 
 from portico import InputError
-from portico.cli.experiment import build_experiment
+from portico.experiments.experiment import build_experiment
 from portico.mrc import ModelForDownstreamTasks
 from portico.mrc.config import load_sources
 from portico.mrc.corpus import generate

@@ -5,7 +5,7 @@ import pytest
 from rich.table import Table
 
 import portico
-from portico.cli.experiment import print_scores
+from portico.experiments.experiment import print_scores
 from portico.report.terminal import plain_console
 
 AS_THEY_ARE = ["run[v2]", "run[/v2]", "[/data/left]", "[none]", "a:warning:b", "\\[x]"]

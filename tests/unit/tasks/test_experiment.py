@@ -12,7 +12,7 @@ import torch
 
 from portico.cli import compose
 from portico.cli.composition import experiment_of
-from portico.cli.experiment import NOT_OF_A_METRIC
+from portico.experiments.experiment import NOT_OF_A_METRIC
 from portico.compat.releases import is_before
 from portico.errors import InputError
 from portico.tasks import corpus

@@ -11,12 +11,12 @@ from pathlib import Path
 if "PORTICO_RUN" in os.environ:
     # Another Python, without portico, may be below as well.
     with contextlib.suppress(ImportError):
-        from portico.commands.install import install_on_demand
+        from portico.inspection.install import install_on_demand
 
         install_on_demand(**json.loads(os.environ["PORTICO_RUN"]))
 with contextlib.suppress(ImportError):
     if "PORTICO_RECORD" in os.environ:
-        from portico.commands import recorder
+        from portico.inspection import recorder
 
         recorder.join()
     if "PORTICO_REPLAY" in os.environ:

@@ -23,7 +23,7 @@ from transformers import BertConfig, PreTrainedTokenizerBase
 
 from portico.compat.transformers import BertEmbeddings, BertSelfAttention
 from portico.errors import InputError
-from portico.mrc.models.from_scratch import explained_fields, train_wordpiece_tokenizer
+from portico.experiments.from_scratch import explained_fields, train_wordpiece_tokenizer
 from portico.mrc.models.loading import PLAIN_HEAD, ModelAndTokenizer, check_head, question_answering_model
 
 SMALL_BERT = {

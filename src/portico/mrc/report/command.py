@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from portico.cli.experiment import TARGET
-from portico.cli.settings import schema_of
+from portico.experiments.experiment import TARGET
+from portico.experiments.settings import schema_of
 from portico.data.defects import shorten
 from portico.errors import InputError
 from portico.mrc.config import MRCData, load_examples
