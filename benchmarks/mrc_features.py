@@ -17,9 +17,9 @@ import datasets
 from record import record
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from portico.experiments.from_scratch import train_wordpiece_tokenizer
 from portico.mrc import Featurizer, read_examples
 from portico.mrc.corpus import generate
-from portico.experiments.from_scratch import train_wordpiece_tokenizer
 
 Batch = Mapping[str, Any]
 

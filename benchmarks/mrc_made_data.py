@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portico.mrc import FeatureSet, Featurizer
 from portico.experiments.from_scratch import train_wordpiece_tokenizer
+from portico.mrc import FeatureSet, Featurizer
 
 MAX_SEQ_LENGTH = 384
 DOC_STRIDE = 128

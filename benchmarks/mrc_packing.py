@@ -18,10 +18,10 @@ from mrc_made_data import squad_task
 from record import record
 from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, DataCollatorWithPadding
 
+from portico.experiments.from_scratch import train_wordpiece_tokenizer
 from portico.mrc import Featurizer, read_examples
 from portico.mrc.collators import PackingCollator, by_columns
 from portico.mrc.corpus import generate
-from portico.experiments.from_scratch import train_wordpiece_tokenizer
 from portico.mrc.packing import enable_packing
 
 DATA = {"corpus": "the embedded corpus", "squad_lengths": "passages of SQuAD's lengths"}

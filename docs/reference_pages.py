@@ -44,7 +44,6 @@ _COMMANDS_HEAD = """\
 # Commands
 
 [Installing portico](../getting_started.md) brings the command `portico`; `python -m portico` is the same.
-`portico-train`, `portico-report` and `portico-sweep` are older names of three of its sub-commands.
 
 This page is generated from the commands themselves: `python docs/reference_pages.py`.
 """

@@ -105,7 +105,7 @@ def sweep(folder: Path) -> dict[str, torch.Tensor]:
     small = [f"model.{name}={size}" for name, size in SHAPE.items()]
     steps = ["args.max_steps=4", "args.save_strategy=steps", "args.save_steps=2", "args.use_cpu=true"]
     fixed = ["+experiment=mrc", "debug=default", *small, *steps, f"hydra.sweep.dir={folder}"]
-    sys.argv = ["portico-train", "-m", "args.seed=7,8", *fixed]
+    sys.argv = ["train.py", "-m", "args.seed=7,8", *fixed]
     os.chdir(folder.parent)
     try:
         main()
@@ -119,7 +119,7 @@ def sweep(folder: Path) -> dict[str, torch.Tensor]:
 def experiment(folder: Path, *, kind: str) -> dict[str, torch.Tensor]:
     """Run an experiment of ``conf`` as the command does; return the weights of its best checkpoint and its last."""
     resumed = ["args.resume_from_checkpoint=true"] if any(folder.glob("checkpoint-*")) else ["overwrite=true"]
-    sys.argv = ["portico-train", *KINDS[kind], f"paths.output_dir={folder}", *resumed]
+    sys.argv = ["train.py", *KINDS[kind], f"paths.output_dir={folder}", *resumed]
     os.chdir(folder.parent)
     try:
         main()

@@ -36,8 +36,8 @@ from portico.cli.jobs import (
     refuse_drawing_in_several_processes,
     threads_of_each,
 )
-from portico.experiments.settings import schema_of
 from portico.errors import InputError, MissingPackageError
+from portico.experiments.settings import schema_of
 from portico.rules import check_values
 from portico.trust.disk import replaced
 from portico.trust.names import TARGET, import_target

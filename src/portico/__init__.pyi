@@ -42,8 +42,7 @@ from transformers.optimization import get_reduce_on_plateau_schedule as get_redu
 from portico.arguments import TrainingArguments as TrainingArguments
 from portico.callbacks import LossSpike as LossSpike
 from portico.cli.composition import compose as compose
-from portico.inspection.install import install as install
-from portico.inspection.install import uninstall as uninstall
+from portico.data.datamodule import TrainerDataModule as TrainerDataModule
 from portico.deprecated import HfArgumentParser as HfArgumentParser
 from portico.errors import InputError as InputError
 from portico.gradient_descent.callbacks import BatchCallback as BatchCallback
@@ -52,6 +51,8 @@ from portico.gradient_descent.checkpointer import Checkpointer as Checkpointer
 from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
 from portico.gradient_descent.moving_average import MovingAverage as MovingAverage
 from portico.gradient_descent.trainer import GradientDescentTrainer as GradientDescentTrainer
+from portico.inspection.install import install as install
+from portico.inspection.install import uninstall as uninstall
 from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
 from portico.ipu.arguments import IPUTrainingArguments as IPUTrainingArguments
 from portico.ipu.config import IPUConfig as IPUConfig
@@ -61,7 +62,6 @@ from portico.ipu.seq2seq import IPUSeq2SeqTrainer as IPUSeq2SeqTrainer
 from portico.ipu.seq2seq import IPUSeq2SeqTrainingArguments as IPUSeq2SeqTrainingArguments
 from portico.ipu.strategy import IPUStrategy as IPUStrategy
 from portico.ipu.trainer import IPUTrainer as IPUTrainer
-from portico.data.datamodule import TrainerDataModule as TrainerDataModule
 from portico.loop.module import TrainerModule as TrainerModule
 from portico.mrc.generative import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
 from portico.mrc.trainer import MRCTrainer as MRCTrainer

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from portico.inspection.recording import hash_of
+from portico.inspection.recorder import hash_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # The scenario: the library that it needs, its script with arguments, and the checkpoints that it leaves.

@@ -16,7 +16,7 @@ import portico
 from fresh_process import environment
 from models import Line, Points, ToyDataset, ToyStream, tiny_bert, toy_arguments
 from portico.callbacks import BatchSizeFinder, LearningRateFinder, find_spike, is_spike
-from portico.inspection.recording import hash_of
+from portico.inspection.recorder import hash_of
 
 
 class Jumping(Line):

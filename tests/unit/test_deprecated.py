@@ -15,8 +15,8 @@ import transformers
 import portico
 from models import Line, Points, toy_arguments, toy_trainer
 from portico.arguments import argument_rules, as_transformers_arguments
-from portico.experiments.settings import schema_of
 from portico.deprecated import RENAMED, RetiredArguments
+from portico.experiments.settings import schema_of
 
 VALUES = {
     "evaluation_strategy": "epoch",

@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-import hydra
+from hydra import version
+from hydra._internal.utils import _run_hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import env_override
 from hydra.types import RunMode
@@ -43,7 +44,6 @@ from portico.cli.jobs import (
     has_several_processes,
     refuse_drawing_in_several_processes,
 )
-from portico.experiments.settings import config_dir, suggestion
 from portico.cli.sweeps import reported_sweep
 from portico.distributed.children import end_with_parent
 from portico.distributed.launchers import join_mpi
@@ -56,6 +56,7 @@ from portico.errors import (
     is_of_full_output,
     nearest_names,
 )
+from portico.experiments.settings import config_dir, suggestion
 from portico.report.terminal import plain_console
 from portico.trust.disk import StorageFullError
 
@@ -66,8 +67,8 @@ Task = Callable[[DictConfig], object]
 
 
 @ends_with_its_reader
-def main() -> None:
-    """Compose the configuration that the command line describes and run it, once or as a sweep.
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compose the configuration that ``arguments`` describe, by default those of ``sys.argv``, and run it or a sweep.
 
     Exits with one paragraph on stderr: with code 1 if the user's input cannot be used or a file cannot be opened,
     with code 130 after an interrupt. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
@@ -78,12 +79,12 @@ def main() -> None:
         join_mpi()
     except InputError as error:
         _exit(str(error))
-    sys.argv = [sys.argv[0], *in_words_of_hydra(sys.argv[1:])]
+    words = in_words_of_hydra(sys.argv[1:] if arguments is None else arguments)
     parser = option_parser()
     parser.allow_abbrev = False  # which would take `--experiment` for the rerun below
-    options, unknown = parser.parse_known_args()
+    options, unknown = parser.parse_known_args(words)
     if unknown:
-        _exit(_about_option(unknown[0]))
+        _exit(_about_option(unknown[0], words))
     pickled = options.experimental_rerun
     if pickled is not None:  # which is found in the folder of a run, and whose overrides are not judged
         _exit(
@@ -92,19 +93,24 @@ def main() -> None:
         )
     if options.resolve and not (options.cfg or options.help):
         _exit("`--resolve` says how a configuration is printed; add `--cfg job`, or leave it out.")
-    if any(one.startswith(("-sc", "--shell_completion", "--shell-completion")) for one in sys.argv[1:]):
+    if options.shell_completion:
         complete_all_settings()
-    if any(one.partition("=")[0] in ("-c", "--cfg") for one in sys.argv[1:]) and "--package" not in sys.argv:
+    if options.cfg and options.package is None:
         print("# @package _global_")  # so that the output is a file of the group experiment
-    launch = hydra.main(str(config_dir()), CONFIG_NAME, HYDRA_VERSION_BASE)
+    version.setbase(HYDRA_VERSION_BASE)
+
+    def launch(task: Task) -> None:
+        # `hydra.main` reads `sys.argv`, which has to stay as it is: Lightning starts further processes with it.
+        _run_hydra(options, parser, task, str(config_dir()), CONFIG_NAME)
+
     if os.environ.get(FULL_ERROR) == "1":
-        launch(run)()
+        launch(run)
         return
     # Hydra prints its errors in its own way and exits, unless told to raise them.
     with env_override({FULL_ERROR: "1"}):
         try:
-            with explained(partial(known_names, sys.argv[1:])), reported_sweep() as sweep:
-                launch(_exiting(run, sweep.failed))()
+            with explained(partial(known_names, words)), reported_sweep() as sweep:
+                launch(_exiting(run, sweep.failed))
         except _JobFailed:
             pass  # the sweeper has ended the sweep; its report says which jobs failed
         except KeyboardInterrupt:
@@ -136,13 +142,13 @@ def main() -> None:
         )
 
 
-def _about_option(option: str) -> str:
+def _about_option(option: str, words: Sequence[str]) -> str:
     """Return why an option that Hydra does not have, such as ``--learning_rate 1e-4``, is refused."""
     name, _, value = option.lstrip("-").partition("=")
     name = name.replace("-", "_")
-    following = sys.argv[sys.argv.index(option) + 1 :][:1]
+    following = words[words.index(option) + 1 :][:1]
     value = value or next((one for one in following if not one.startswith("--") and "=" not in one), "<value>")
-    known = TOP_LEVEL_NAMES if name in TOP_LEVEL_NAMES else known_names(sys.argv[1:])
+    known = TOP_LEVEL_NAMES if name in TOP_LEVEL_NAMES else known_names(words)
     keys = [key for key in known if f".{key}".endswith(f".{name}")]
     # Hydra itself takes `--multi` for `--multirun`; `--exp` is not meant as the rerun that is refused.
     full = [one for one in option_parser()._option_string_actions if one.startswith(option) and "rerun" not in one]

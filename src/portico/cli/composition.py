@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
 from portico.cli.folders import CONFIG_FILE, check_folder_settings
 from portico.cli.jobs import goals_of
-from portico.experiments.settings import ExperimentSchema, config_dir
 from portico.errors import InputError, MissingPackageError
+from portico.experiments.settings import ExperimentSchema, config_dir
 from portico.trust.disk import read_text
 from portico.trust.names import TARGET, built
 

@@ -14,8 +14,8 @@ from hydra.errors import (
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from portico.experiments.settings import config_dir, first_guesses, suggestion
 from portico.errors import InputError, nearest_names
+from portico.experiments.settings import config_dir, first_guesses, suggestion
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 _WORDS = {"None": "null", "True": "true", "False": "false"}

@@ -319,6 +319,7 @@ def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
     import __main__
 
     script = ["-m", spec.name] if (spec := getattr(__main__, "__spec__", None)) else [str(Path(sys.argv[0]).resolve())]
+    command = ["train"] if sys.argv[1:2] == ["train"] else []  # of `portico train`; `python train.py` has none
     folders = {source.provider: source.path for source in hydra_config.runtime.config_sources}
     flags = ["--config-path", folders["main"], "--config-name", hydra_config.job.config_name]
     if "command-line" in folders:
@@ -328,7 +329,16 @@ def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
     chosen = {_PRUNER_VARIABLE: chosen_pruner(hydra_config), _STORAGE_VARIABLE: chosen_storage(hydra_config)}
     job += [f"+hydra.job.env_set.{variable}='{value}'" for variable, value in chosen.items() if value]
     place = str(folder).replace("'", "\\'")
-    return [sys.executable, *script, *flags, *hydra_config.overrides.task, *own, *job, f"hydra.run.dir='{place}'"]
+    return [
+        sys.executable,
+        *script,
+        *command,
+        *flags,
+        *hydra_config.overrides.task,
+        *own,
+        *job,
+        f"hydra.run.dir='{place}'",
+    ]
 
 
 def chosen_pruner(hydra_config: DictConfig) -> str | None:

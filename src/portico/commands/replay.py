@@ -9,11 +9,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from portico.inspection.install import install_on_demand
 from portico.commands.run import add_run_options
-from portico.inspection.script import Script, add_allowed_paths, add_module_option, pass_on
 from portico.errors import InputError, command
 from portico.imports import when_imported
+from portico.inspection.install import install_on_demand
+from portico.inspection.script import Script, add_allowed_paths, add_module_option, pass_on
 from portico.observers import RunOptions, observe
 from portico.report.page import check_writable
 from portico.report.terminal import plain_console
@@ -158,8 +158,8 @@ def _train_again(
         InputError: If the configuration names more than data and is not trusted: a folder may come from elsewhere.
     """
     from portico.cli.composition import experiment_of
-    from portico.experiments.experiment import TrainerExperiment, experiment_class
     from portico.cli.folders import CONFIG_FILE, recorded_settings
+    from portico.experiments.experiment import TrainerExperiment, experiment_class
     from portico.inspection.replay import Replay
 
     settings = recorded_settings(run)

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from portico.inspection.script import add_allowed_paths
 from portico.errors import command
+from portico.inspection.script import add_allowed_paths
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -46,7 +46,3 @@ def main(arguments: Sequence[str]) -> None:
 
     path, verdict = report_or_compare(options.pop("run"), *options.pop("others"), **options)
     print(*filter(None, [verdict, path]), sep="\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portico import __version__
-from portico.inspection.install import install_on_demand, summary, when_replaced
-from portico.inspection.script import Script, add_module_option, pass_on
 from portico.distributed.launchers import join_mpi
 from portico.errors import command, is_first_process
 from portico.imports import when_imported
+from portico.inspection.install import install_on_demand, summary, when_replaced
+from portico.inspection.script import Script, add_module_option, pass_on
 from portico.observers import ObservedTrainer, Observer, RunOptions, observe
 from portico.trust.names import check_part
 

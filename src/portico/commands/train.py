@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -15,12 +14,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run ``python -m portico.cli`` with these arguments in this process."""
     from portico.cli import main
 
-    sys.argv = ["portico train", *arguments]
     if not sys.flags.safe_path:
         sys.path.append(str(Path.cwd()))  # for the user's classes; `python train.py` finds those next to it
-    # Lightning starts the other processes of a run by the name of the main module, with these arguments.
-    sys.modules["__main__"].__spec__ = find_spec("portico.cli.__main__")
-    main()
+    main(arguments)

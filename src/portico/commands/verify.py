@@ -8,8 +8,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from portico.inspection.script import Script, add_module_option
 from portico.errors import InputError, MissingPackageError, command
+from portico.inspection.script import Script, add_module_option
 from portico.report.page import check_writable
 
 _EPILOG = """\

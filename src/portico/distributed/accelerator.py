@@ -29,10 +29,10 @@ from portico.compat.accelerate import (
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, logger
 from portico.compat.tree import map_tensors, pad_to_longest
 from portico.data.loaders import prepare_data_loader, skip_first_batches
+from portico.data.sharding import DataLoaderConfig
 from portico.distributed.model_parallel import clip_grad_norm_, full_tensor, is_sharded, without_reduction
 from portico.distributed.processes import all_gather, all_gather_several, connect, disconnect, first_process_first
 from portico.distributed.sequence import UNSHARED, Sharing
-from portico.data.sharding import DataLoaderConfig
 from portico.errors import InputError, InputFileNotFoundError
 from portico.trust.disk import replaced
 from portico.trust.files import save_tensors

@@ -4,7 +4,8 @@ The protocol, which holds for every experiment:
 
 * The root of a configuration names the class of the experiment (``_target_``); its fields are the groups.
 * A group's ``_target_`` names the class that the group builds; without it, the default of the field does. The other
-  keys of the group are arguments of that class, which also says what they may be (:mod:`portico.experiments.settings`).
+  keys of the group are arguments of that class, which also says what they may be
+  (:mod:`portico.experiments.settings`).
 * ``trainer`` and ``args`` are not built but kept as partials: a trainer needs what all other groups build, and
   training arguments need the folder of the run and the strategy.
 * A class of the user can replace ours if it has the method named by the field (``needs``), or derives from the class
@@ -29,6 +30,7 @@ from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
 from portico.checkpoint.resume import refuse_missing
+from portico.errors import InputError
 from portico.experiments.settings import (
     ExperimentSchema,
     GroupSchema,
@@ -38,7 +40,6 @@ from portico.experiments.settings import (
     schema_of,
     without_further_keys,
 )
-from portico.errors import InputError
 from portico.hub import refuse_missing_model, refuse_without_login
 from portico.loop.model_setup import refuse_missing_trackers
 from portico.loop.optim import refuse_scheduler_kwargs

@@ -8,8 +8,8 @@ from huggingface_hub.errors import StrictDataclassError
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
-from portico.experiments.settings import NO_DEFAULT
 from portico.errors import InputError
+from portico.experiments.settings import NO_DEFAULT
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from portico.checkpoint.manifest import DAMAGE
+from portico.errors import InputError, reason_of
 from portico.experiments.experiment import Experiment, GroupSpec, Placement, print_scores
 from portico.experiments.settings import GroupSchema, Setting, documentation, schema_of, setting
-from portico.errors import InputError, reason_of
 from portico.gradient_descent.checkpointer import BEST_WEIGHTS
 from portico.gradient_descent.construction import (
     ConfigurationError,

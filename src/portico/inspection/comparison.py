@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from portico.checkpoint.manifest import OWN_FILES
+from portico.inspection.recorder import hash_of
 from portico.inspection.records import AT_THE_SAME_TIME, SUFFIX
-from portico.inspection.recording import hash_of
 from portico.trust.files import load_own
 
 # What two runs of the same program never share.

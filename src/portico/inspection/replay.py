@@ -22,8 +22,8 @@ from typing_extensions import override
 from portico.arguments import correction_names
 from portico.callbacks import LossSpike, find_spike
 from portico.checkpoint.manifest import EPOCH_START_FILE, Examination, examine, reading
-from portico.inspection.recording import norm_of
 from portico.errors import InputError
+from portico.inspection.recorder import norm_of
 from portico.loop.model_setup import loss_shifts_labels
 from portico.loop.outputs import count_labels
 from portico.observers import ObservedTrainer, Observer

@@ -15,6 +15,8 @@ from typing import Self
 from markupsafe import Markup
 from rich.table import Table
 
+from portico.distributed.children import ending_with_this
+from portico.errors import InputError
 from portico.inspection.comparison import (
     Growth,
     RecordedRun,
@@ -35,8 +37,6 @@ from portico.inspection.records import (
     redirected_folders,
 )
 from portico.inspection.script import Script
-from portico.distributed.children import ending_with_this
-from portico.errors import InputError
 from portico.report.charts import Series, line_chart
 from portico.report.page import Section, html_table, panels, render_page
 from portico.report.terminal import plain_console

@@ -8,10 +8,10 @@ from typing import Any
 
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from portico.experiments.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, GroupSpec
-from portico.experiments.settings import GroupSchema, Setting, documentation
 from portico.compat.annotations import DataCollator
 from portico.errors import InputError
+from portico.experiments.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, GroupSpec
+from portico.experiments.settings import GroupSchema, Setting, documentation
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import ATTRIBUTES, IPUConfig
 from portico.ipu.pipelining.report import pipeline_picture

@@ -20,9 +20,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, T5Config
 
-from portico.experiments.settings import further_keys, schema_of, setting, without_further_keys
 from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError, naming
+from portico.experiments.from_scratch import check_unshaped, fields_of
+from portico.experiments.settings import further_keys, schema_of, setting, without_further_keys
 from portico.loop.model_setup import set_attention
 from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
@@ -37,7 +38,6 @@ from portico.mrc.generative import (
     load_generator,
     new_generator,
 )
-from portico.experiments.from_scratch import check_unshaped, fields_of
 from portico.mrc.models.loading import (
     PLAIN_HEAD,
     gives_loss_alone,

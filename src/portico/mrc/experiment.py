@@ -13,6 +13,8 @@ from typing import Any
 
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
 
+from portico.data.defects import shorten
+from portico.errors import InputError, naming
 from portico.experiments.experiment import (
     NOT_OF_A_METRIC,
     NOT_WITHOUT_TRAINING,
@@ -28,8 +30,6 @@ from portico.experiments.experiment import (
     print_scores,
 )
 from portico.experiments.settings import shown_settings
-from portico.data.defects import shorten
-from portico.errors import InputError, naming
 from portico.mrc.config import (
     PREPROCESS_KEYS,
     EncoderModel,

@@ -17,11 +17,11 @@ from transformers import (
 from portico.compat.annotations import Examples as Features
 from portico.compat.annotations import Loader, Nested
 from portico.compat.transformers import EvalLoopOutput
+from portico.experiments.from_scratch import explained_fields, train_generator_tokenizer
 from portico.hub import loading_model
 from portico.loop.evaluation import EvaluationSession
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples, answer_texts
-from portico.experiments.from_scratch import explained_fields, train_generator_tokenizer
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.trainer import AnswerCore, AnswerSession, MRCTrainer

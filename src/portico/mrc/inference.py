@@ -17,10 +17,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from typing_extensions import override
 
 from portico.arguments import TrainingArguments
-from portico.experiments.settings import schema_of, setting
 from portico.compat.transformers import HFTrainingArguments
 from portico.data.defects import InvalidRecord, shorten
 from portico.errors import InputError
+from portico.experiments.settings import schema_of, setting
 from portico.mrc.collators import head_collator
 from portico.mrc.datasets import squad
 from portico.mrc.datasets.examples import Examples

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from portico.arguments import TrainingArguments
-from portico.experiments.settings import setting
 from portico.errors import InputError
+from portico.experiments.settings import setting
 from portico.mrc.collators import Collator
 from portico.mrc.metrics.scores import overlap_f1
 from portico.tasks import corpus

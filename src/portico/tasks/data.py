@@ -9,10 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from portico.experiments.settings import setting
 from portico.data.defects import Defects
 from portico.data.sources import entries, load_hub_split, open_text, paths_of
 from portico.errors import InputError
+from portico.experiments.settings import setting
 from portico.tasks.task import Record, Task
 from portico.trust.names import data_only, refuse_outside
 

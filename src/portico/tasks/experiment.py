@@ -24,6 +24,7 @@ from torchmetrics import Metric, MetricCollection
 from transformers import EvalPrediction
 
 from portico.arguments import TrainingArguments
+from portico.errors import InputError
 from portico.experiments.experiment import (
     NOT_OF_A_METRIC,
     OF_TRAINING,
@@ -35,7 +36,6 @@ from portico.experiments.experiment import (
     print_scores,
 )
 from portico.experiments.settings import shown_settings
-from portico.errors import InputError
 from portico.loop.metrics import TorchMetrics
 from portico.report.charts import Series, curve, training_charts
 from portico.report.page import (

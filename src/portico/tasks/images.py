@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForImageClassification, EvalPrediction, PreTrainedModel, default_data_collator
 
 from portico.arguments import TrainingArguments
-from portico.experiments.settings import setting
 from portico.errors import InputError, MissingPackageError
+from portico.experiments.settings import setting
 from portico.mrc.collators import Collator
 from portico.tasks import corpus
 from portico.tasks.task import Predictions, Record, Task, accuracy, best_class, label_array, value_of

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from portico.arguments import TrainingArguments
-from portico.experiments.settings import setting
 from portico.errors import InputError
+from portico.experiments.settings import setting
 from portico.mrc.collators import Collator
 from portico.tasks import corpus
 from portico.tasks.task import (

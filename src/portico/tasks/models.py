@@ -18,9 +18,6 @@ from transformers import (
     ViTConfig,
 )
 
-from portico.experiments.settings import further_keys
-from portico.hub import loading_model
-from portico.loop.model_setup import set_attention
 from portico.experiments.from_scratch import (
     check_unshaped,
     explained_fields,
@@ -28,6 +25,9 @@ from portico.experiments.from_scratch import (
     train_generator_tokenizer,
     train_wordpiece_tokenizer,
 )
+from portico.experiments.settings import further_keys
+from portico.hub import loading_model
+from portico.loop.model_setup import set_attention
 from portico.tasks.images import ImageProcessor
 from portico.tasks.task import ProcessorT, Task, Tokenizer
 from portico.trust.names import data_only

@@ -14,8 +14,8 @@ from transformers import (
 )
 
 from portico.arguments import TrainingArguments
-from portico.experiments.settings import setting
 from portico.errors import InputError, MissingPackageError
+from portico.experiments.settings import setting
 from portico.mrc.collators import Collator
 from portico.mrc.metrics.rouge import sentence_splitter
 from portico.tasks import corpus

@@ -123,5 +123,5 @@ def test_interrupt_is_a_sentence_of_the_first_process(rank, said, monkeypatch, c
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_turns_errors_into_sentences(name):
-    module = "portico.cli" if name == "train" else f"portico.commands.{name}"
-    assert hasattr(import_module(module).main, "__wrapped__")
+    main = import_module("portico.cli").main if name == "train" else import_module(f"portico.commands.{name}").main
+    assert hasattr(main, "__wrapped__")

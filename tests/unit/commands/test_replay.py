@@ -8,7 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from fresh_process import portico
 from portico import Trainer, TrainingArguments
-from portico.commands import replay, replayed_step
+from portico.commands import replay
+from portico.inspection import replay as replayed_step
 from portico.observers import observe
 
 SCRIPT = """

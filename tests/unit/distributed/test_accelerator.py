@@ -14,9 +14,9 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 import portico
 from models import Line, toy_arguments, toy_trainer
-from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.data.loaders import DataLoaderDispatcher, DataLoaderShard
 from portico.data.sharding import DataLoaderConfig
+from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.strategies import ddp_strategy
 from portico.errors import InputError
 

@@ -4,9 +4,7 @@ import sys
 import pytest
 from transformers import AutoTokenizer, BertConfig
 
-from portico.experiments.settings import NO_DEFAULT
 from portico.errors import InputError
-from portico.mrc.corpus import generate
 from portico.experiments.from_scratch import (
     SPECIAL_TOKENS,
     check_unshaped,
@@ -14,6 +12,8 @@ from portico.experiments.from_scratch import (
     train_generator_tokenizer,
     train_wordpiece_tokenizer,
 )
+from portico.experiments.settings import NO_DEFAULT
+from portico.mrc.corpus import generate
 
 
 @pytest.fixture(scope="module")

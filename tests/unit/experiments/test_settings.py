@@ -6,6 +6,7 @@ import pytest
 
 from portico import IPUTrainingArguments, TrainingArguments
 from portico.arguments import argument_rules
+from portico.errors import InputError
 from portico.experiments.settings import (
     NO_DEFAULT,
     plain_value,
@@ -16,7 +17,6 @@ from portico.experiments.settings import (
     suggestion,
     without_further_keys,
 )
-from portico.errors import InputError
 from portico.gradient_descent.topics import BagOfWordsClassifier
 from portico.mrc import SquadV2
 from portico.mrc.config import EncoderDecoderModel, EncoderModel, MRCData, SpanAnswers

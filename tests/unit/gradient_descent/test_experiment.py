@@ -12,9 +12,9 @@ from transformers import TrainerCallback
 
 from portico.cli import compose
 from portico.cli.composition import experiment_of
+from portico.errors import InputError
 from portico.experiments.experiment import Placement
 from portico.experiments.settings import schema_of
-from portico.errors import InputError
 from portico.gradient_descent import ConfigurationError, GradientDescentTrainer
 from portico.gradient_descent.experiment import GradientDescentExperiment
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, VOCABULARY, TopicData, make_sentences

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from portico.experiments.experiment import build_experiment
 from portico.errors import InputError
+from portico.experiments.experiment import build_experiment
 
 
 def test_mrc_experiment_runs_on_a_pipeline(tmp_path):

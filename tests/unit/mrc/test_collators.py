@@ -4,11 +4,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast, default_data_collator
 
+from portico.experiments.from_scratch import train_wordpiece_tokenizer
 from portico.mrc import BeamSearchCollator, Featurizer, FiDDataCollator, TargetTypeCollator
 from portico.mrc.collators import RightPaddingCollator, by_columns, head_collator
 from portico.mrc.corpus import generate
 from portico.mrc.generative import new_generator
-from portico.experiments.from_scratch import train_wordpiece_tokenizer
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "won", "ann", "did", "not", "lose")
 PLAIN = "[CLS] $A [SEP] $B [SEP]"

@@ -5,8 +5,8 @@ import pytest
 
 from mrc_data import DOCUMENT, TOKENS, natural_questions, to_squad, tydi_of_google
 from portico.cli import compose
-from portico.experiments.experiment import build_experiment
 from portico.errors import InputError
+from portico.experiments.experiment import build_experiment
 from portico.mrc import AnswerCalibration, read_examples
 from portico.mrc.datasets.reader import read_questions
 

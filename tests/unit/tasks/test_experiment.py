@@ -12,9 +12,9 @@ import torch
 
 from portico.cli import compose
 from portico.cli.composition import experiment_of
-from portico.experiments.experiment import NOT_OF_A_METRIC
 from portico.compat.releases import is_before
 from portico.errors import InputError
+from portico.experiments.experiment import NOT_OF_A_METRIC
 from portico.tasks import corpus
 from portico.tasks.classification import MultipleChoice, TextClassification, TokenClassification, entity_scores
 from portico.tasks.data import TaskData

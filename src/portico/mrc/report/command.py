@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from portico.experiments.experiment import TARGET
-from portico.experiments.settings import schema_of
 from portico.data.defects import shorten
 from portico.errors import InputError
+from portico.experiments.experiment import TARGET
+from portico.experiments.settings import schema_of
 from portico.mrc.config import MRCData, load_examples
 from portico.mrc.datasets import read_examples
 from portico.mrc.datasets.examples import with_one_context

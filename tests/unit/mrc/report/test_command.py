@@ -1,15 +1,11 @@
 import json
-import tomllib
 from contextlib import suppress
-from importlib import import_module
-from pathlib import Path
 from random import Random
 
 import pytest
 import yaml
 
 from damage import damaged_file, damaged_tree
-from fresh_process import python
 from portico.commands.report import main
 from portico.errors import InputError
 from portico.mrc.corpus import generate
@@ -385,14 +381,3 @@ def test_bad_input_ends_with_one_paragraph(tmp_path, capsys):
         main([str(tmp_path)])
     assert caught.value.code == 1
     assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_the_command_is_declared():
-    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    module, _, function = project["scripts"]["portico-report"].partition(":")
-    assert getattr(import_module(module), function) is main
-
-
-def test_the_package_is_the_command(make_run, tmp_path):
-    done = python("-m", "portico.mrc.report", make_run(), "--allow-path", tmp_path, folder=tmp_path)
-    assert done.stdout.endswith("report.html\n")

@@ -1,6 +1,0 @@
-"""``python -m portico.mrc.report`` is ``portico report``."""
-
-import runpy
-
-if __name__ == "__main__":
-    runpy.run_module("portico.commands.report", run_name="__main__")
