@@ -231,7 +231,7 @@ def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
     is_generic = module.name and not module.is_in("cli", "commands", *SPECIAL_ROOMS)
     if is_generic and one.is_of(*(f"{package}.{room}" for room in SPECIAL_ROOMS)):
         yield "generic parts do not know tasks and backends"
-    for this, other in (("data.datamodule", "loop.module"), ("loop.module", "data.datamodule")):
+    for this, other in (("loop.datamodule", "loop.module"), ("loop.module", "loop.datamodule")):
         if module.is_in(this) and one.is_of(f"{package}.{other}"):
             yield "datamodule and module meet in the trainer only"
     if one.is_of(*VENDOR_PACKAGES) and not (one.in_function or one.for_types_only):

@@ -42,7 +42,6 @@ from transformers.optimization import get_reduce_on_plateau_schedule as get_redu
 from portico.arguments import TrainingArguments as TrainingArguments
 from portico.callbacks import LossSpike as LossSpike
 from portico.cli.composition import compose as compose
-from portico.data.datamodule import TrainerDataModule as TrainerDataModule
 from portico.deprecated import HfArgumentParser as HfArgumentParser
 from portico.errors import InputError as InputError
 from portico.gradient_descent.callbacks import BatchCallback as BatchCallback
@@ -62,6 +61,7 @@ from portico.ipu.seq2seq import IPUSeq2SeqTrainer as IPUSeq2SeqTrainer
 from portico.ipu.seq2seq import IPUSeq2SeqTrainingArguments as IPUSeq2SeqTrainingArguments
 from portico.ipu.strategy import IPUStrategy as IPUStrategy
 from portico.ipu.trainer import IPUTrainer as IPUTrainer
+from portico.loop.datamodule import TrainerDataModule as TrainerDataModule
 from portico.loop.module import TrainerModule as TrainerModule
 from portico.mrc.generative import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
 from portico.mrc.trainer import MRCTrainer as MRCTrainer

@@ -53,7 +53,6 @@ from portico.compat.transformers import (
     logger,
 )
 from portico.compat.tree import map_tensors
-from portico.data.datamodule import eval_sampler, train_sampler
 from portico.data.loaders import given_batch_size, move_to_device
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.deepspeed import EngineStrategy
@@ -65,6 +64,7 @@ from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup, optim
 from portico.loop.core import TrainerCore
+from portico.loop.datamodule import eval_sampler, train_sampler
 from portico.loop.evaluation import run_evaluation
 from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values

@@ -19,12 +19,12 @@ from parity import peers
 from portico.checkpoint.resume import load_rng_state
 from portico.compat.accelerate import GradientState
 from portico.compat.lightning import UnnormalizedLoss
-from portico.data.datamodule import TrainFeed
 from portico.data.loaders import DataLoaderShard, SeedableRandomSampler
 from portico.distributed.accelerator import Accelerator
 from portico.gradient_descent import GradientDescentTrainer
 from portico.loop.core import TrainerCore
 from portico.loop.corrections import Corrections
+from portico.loop.datamodule import TrainFeed
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.module import TrainerModule
 from portico.loop.outputs import GrowingArray

@@ -86,7 +86,7 @@ def test_bases_of_other_packages_do_not_count():
         ("loop/evaluation.py", "from ..ipu.strategy import IPUStrategy", "generic parts do not know"),
         ("loop/evaluation.py", "import house.ort", "generic parts do not know"),
         ("optim.py", "def f():\n    from house.gradient_descent import average", "generic parts do not know"),
-        ("data/datamodule.py", "from house.loop.module import TrainerModule", "meet in the trainer"),
+        ("loop/datamodule.py", "from house.loop.module import TrainerModule", "meet in the trainer"),
         ("loop/module.py", "from house.loop import datamodule", "meet in the trainer"),
         ("ipu/strategy.py", "import poptorch", "inside functions"),
         ("ort/compiler/graph.py", "class A:\n    import onnxruntime.training", "inside functions"),

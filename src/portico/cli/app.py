@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -81,18 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _exit(str(error))
     words = in_words_of_hydra(sys.argv[1:] if arguments is None else arguments)
     parser = option_parser()
-    parser.allow_abbrev = False  # which would take `--experiment` for the rerun below
-    options, unknown = parser.parse_known_args(words)
-    if unknown:
-        _exit(_about_option(unknown[0], words))
-    pickled = options.experimental_rerun
-    if pickled is not None:  # which is found in the folder of a run, and whose overrides are not judged
-        _exit(
-            f"`--experimental-rerun {pickled}` would unpickle the file, which can run code; repeat the command of the "
-            "run, whose overrides are in .hydra/overrides.yaml, with another paths.output_dir=<folder>."
-        )
-    if options.resolve and not (options.cfg or options.help):
-        _exit("`--resolve` says how a configuration is printed; add `--cfg job`, or leave it out.")
+    options = _parse_options(parser, words)
     if options.shell_completion:
         complete_all_settings()
     if options.cfg and options.package is None:
@@ -140,6 +130,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _exit(
             f"These jobs of the sweep failed: {numbers}. Their errors are above or in sweep.json; the others have run."
         )
+
+
+def _parse_options(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
+    """Return Hydra's options; refuse unknown ones, and those that cannot be honoured."""
+    parser.allow_abbrev = False  # which would take `--experiment` for the rerun below
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        _exit(_about_option(unknown[0], words))
+    pickled = options.experimental_rerun
+    if pickled is not None:  # which is found in the folder of a run, and whose overrides are not judged
+        _exit(
+            f"`--experimental-rerun {pickled}` would unpickle the file, which can run code; repeat the command of the "
+            "run, whose overrides are in .hydra/overrides.yaml, with another paths.output_dir=<folder>."
+        )
+    if options.resolve and not (options.cfg or options.help):
+        _exit("`--resolve` says how a configuration is printed; add `--cfg job`, or leave it out.")
+    return options
 
 
 def _about_option(option: str, words: Sequence[str]) -> str:

@@ -35,7 +35,6 @@ from portico.checkpoint.manifest import STATE_FILE
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import averaged_weights, launches_workers
 from portico.compat.transformers import EvalLoopOutput, TrainOutput, logger
-from portico.data.datamodule import TrainerDataModule
 from portico.data.loaders import given_batch_size
 from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
@@ -44,6 +43,7 @@ from portico.distributed.strategies import refuse_own_backward
 from portico.errors import InputError, InputKeyError, InputTypeError
 from portico.loop import model_setup, optim
 from portico.loop.corrections import Corrections
+from portico.loop.datamodule import TrainerDataModule
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values

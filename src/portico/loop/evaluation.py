@@ -18,12 +18,12 @@ from portico.compat.lightning import (
 )
 from portico.compat.transformers import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
 from portico.compat.tree import is_per_example
-from portico.data.datamodule import EvaluationFeed
 from portico.data.loaders import DataLoaderShard
 from portico.distributed.processes import begin_call, kill_children_on_error
 from portico.distributed.signals import ending_plainly
 from portico.errors import InputKeyError, InputTypeError
 from portico.loop.corrections import EvaluationLoss
+from portico.loop.datamodule import EvaluationFeed
 from portico.loop.metrics import batch_metrics
 from portico.loop.outputs import OutputBuffer, OutputList
 

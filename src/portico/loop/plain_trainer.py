@@ -23,10 +23,10 @@ from lightning.pytorch.callbacks import (
 
 from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import logger
-from portico.data.datamodule import TrainFeed
 from portico.distributed.precision import autocast_forward
 from portico.distributed.strategies import ModelDDPStrategy, refuse_own_backward
 from portico.errors import InputError
+from portico.loop.datamodule import TrainFeed
 from portico.loop.model_setup import prepared_for_training
 from portico.loop.plan import RunPlan
 from portico.loop.run import EventBridge

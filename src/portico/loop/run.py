@@ -4,7 +4,7 @@ Names: ``trainer`` is portico's :class:`~portico.trainer.Trainer`, ``pl_trainer`
 name ``trainer`` (arguments of hooks, ``TrainerModule.trainer``), portico's is ``hf_trainer``.
 
 Lightning's side of the loop, batch by batch, is :class:`portico.loop.lean.LeanEpochLoop`. Its batches come from
-:meth:`TrainingRun.batches`, through :class:`portico.data.datamodule.TrainFeed`.
+:meth:`TrainingRun.batches`, through :class:`portico.loop.datamodule.TrainFeed`.
 
 Read in order: the two tables here, :class:`EventBridge` (when), :class:`TrainingRun` (what), the counts and messages
 of a run, and at the end the ``lightning.Trainer``.

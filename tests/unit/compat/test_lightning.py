@@ -20,7 +20,7 @@ from portico.compat.lightning import (
     publish_metrics,
     quiet_lightning,
 )
-from portico.data.datamodule import TrainFeed
+from portico.loop.datamodule import TrainFeed
 
 
 def test_checked_version_is_installed():

@@ -29,9 +29,9 @@ from models import (
     toy_arguments,
     toy_trainer,
 )
-from portico.data.datamodule import EvaluationFeed, TrainFeed
 from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
+from portico.loop.datamodule import EvaluationFeed, TrainFeed
 from releases import since_transformers
 
 
