@@ -409,7 +409,7 @@ def _in_last(change: Callable[[Path], object]) -> Callable[[Path], object]:
 def rewritten(folder: Path, file: str, changes: Mapping[str, Any]) -> None:
     """Set keys of a JSON or YAML file, given by their dotted paths."""
     path = folder / file
-    content = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    content = yaml.load(path.read_text(), yaml.CSafeLoader) if path.is_file() else {}
     for key, value in changes.items():
         inner = content
         *groups, last = key.split("/")
@@ -417,7 +417,7 @@ def rewritten(folder: Path, file: str, changes: Mapping[str, Any]) -> None:
             inner = inner.setdefault(group, {})
         inner[last] = json.loads(json.dumps(value).replace("CANARY", str(canary_of(folder))))
     path.parent.mkdir(exist_ok=True, parents=True)
-    path.write_text(json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content))
+    path.write_text(json.dumps(content) if path.suffix == ".json" else yaml.dump(content, Dumper=yaml.CSafeDumper))
 
 
 def with_script(change: Callable[[Path], object]) -> Callable[[Path], object]:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from starlette.testclient import TestClient
 from transformers import TrainerCallback
 
@@ -134,23 +135,39 @@ def reader(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def place():
-    """A folder that an ordinary user can reach; `tmp_path` is below folders of the user who runs the tests."""
-    with tempfile.TemporaryDirectory() as above:
-        yield Path(above)
+@pytest.fixture(scope="module")
+def above():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture
-def folder_for(harmless, reader, place):
+def place(above):
+    """A new folder that an ordinary user can reach; `tmp_path` is below folders of the user who runs the tests.
+
+    Its path is the same for all tests, so that compositions are.
+    """
+    folder = above / "place"
+    folder.mkdir(mode=0o700)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def answered(harmless, tmp_path_factory):
+    """The folder of a run that has answered questions."""
+    folder = shutil.copytree(harmless, tmp_path_factory.mktemp("answered") / RUN)
+    with_answers(folder)
+    return folder
+
+
+@pytest.fixture
+def folder_for(harmless, answered, reader, place):
     """A function that returns a harmless folder which a command can read."""
 
     def copied(command, name=RUN):
-        folder = place / name
-        shutil.copytree(reader if command == "demo" else harmless, folder)
-        if command == "report":
-            with_answers(folder)
-        return folder
+        return shutil.copytree({"demo": reader, "report": answered}.get(command, harmless), place / name)
 
     return copied
 
@@ -170,8 +187,35 @@ def composed(mode):
     return compose([*QUIET, *(SMALL if mode == "train" else ()), f"mode={mode}"], experiment="text_classification")
 
 
+_compositions = {}
+
+
 @pytest.fixture
-def commands(place, command_line, monkeypatch):
+def compositions(place, monkeypatch):
+    """Let Hydra compose a configuration once for all tests that give it the same words, files and folder.
+
+    It composes twice for a job, which takes four fifths of its time.
+    """
+    compose_anew = ConfigLoaderImpl.load_configuration
+
+    def could_be_configuration(path):
+        """Return whether Hydra would take the file for one of its own, if it looked for those in the folder."""
+        inner = path.relative_to(place / RUN) if path.is_relative_to(place / RUN) else path
+        return ".hydra" in inner.parts or (path.is_file() and (config_dir() / inner).is_file())
+
+    def load_configuration(loader, config_name, overrides, run_mode, **options):
+        found = [path for path in sorted(place.rglob("*.yaml")) if could_be_configuration(path)]
+        files = [(str(path), path.read_bytes()) for path in found]
+        key = str((config_name, overrides, run_mode, options, os.getcwd(), sys.argv, files))
+        if key not in _compositions:
+            _compositions[key] = compose_anew(loader, config_name, overrides, run_mode, **options)
+        return copy.deepcopy(_compositions[key])
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", load_configuration)
+
+
+@pytest.fixture
+def commands(place, command_line, compositions, monkeypatch):
     """Each command as a function of a folder."""
     monkeypatch.setattr("portico.mrc.demo.Server.run", walk_pages)
 
