@@ -555,7 +555,8 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
 REACHES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "data of the system": (
         {"data/train_file": "/usr/**/*.json", "data/validation_file": "/usr/**/*.json"},
-        r"names /usr/\*\*/\*.json, which would be read from outside of its folder; .* with --allow-path /usr\.",
+        r"names /usr/\*\*/\*.json, which would be read from outside of its folder; "
+        r".* with `portico replay --allow-path /usr /\S+ --step 3`\.",
     ),
     "all below a link": (
         {"data/train_file": "FOLDER/**/*.json", "data/validation_file": "FOLDER/**/*.json"},
@@ -563,7 +564,7 @@ REACHES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "a process": (
         {"data/train_file": "/proc/self/environ", "data/validation_file": "/proc/self/environ"},
-        r"names /proc/self/environ, which would be read from outside .*--allow-path /proc/self/environ\.",
+        r"names /proc/self/environ, which would be read from outside .*--allow-path /proc/self/environ /",
     ),
     "data above": (
         {"data/train_file": "FOLDER/../x.json", "data/validation_file": "FOLDER/../x.json"},

@@ -576,10 +576,37 @@ def test_all_data_elsewhere_are_refused_in_one_sentence(answering, commands, tmp
         commands["replay"](folder)
     error = capsys.readouterr().err
     assert f"names {files[0]}, and {files[1]}, which would be read from outside of its folder; if the run is" in error
-    options = shlex.split(error.strip().removesuffix(".").partition("allow it with ")[2])
-    assert options == ["--allow-path", str(files[0]), "--allow-path", str(files[1])]
+    words = shlex.split(re.search(r"allow it with `(.*)`\.", error)[1])
+    assert words == [
+        *("portico", "replay", "--allow-path", str(files[0]), "--allow-path", str(files[1])),
+        *(str(folder), "--step", "3"),
+    ]
     with pytest.raises(SystemExit, match=r"^0$"):
-        replay.main([str(folder), "--step", "3", *options])
+        replay.main(words[2:])
+
+
+def test_a_report_refuses_all_questions_elsewhere_in_one_sentence(folder_for, place, monkeypatch, capsys):
+    folder = folder_for("report")
+    files = [place / "my data" / f"{number}.json" for number in range(2)]
+    examples = load_examples({"num_train": 5, "num_validation": 4}).validation
+    for number, file in enumerate(files):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"data": examples[2 * number :][:2]}))
+    hostile_folders.rewritten(
+        folder,
+        "config.yaml",
+        {"data": {name: [str(file) for file in files] for name in ("train_file", "validation_file")}},
+    )
+    hostile_folders.rewritten(folder, "eval_predictions.json", {example["id"]: "Turku" for example in examples})
+    monkeypatch.chdir(place)
+    with pytest.raises(SystemExit, match=r"^1$"):
+        report.main([RUN, "--max-megabytes", "3"])
+    error = capsys.readouterr().err
+    assert f"names {files[0]}, and {files[1]}, which would be read from outside of its folder; if the run is" in error
+    words = shlex.split(re.search(r"allow it with `(.*?)`\.", error)[1])
+    assert words[-3:] == [RUN, "--max-megabytes", "3"]
+    report.main(words[2:])
+    assert (folder / "report.html").is_file()
 
 
 @pytest.mark.parametrize("other", ["text", [1], {"sources": 3}, {"sources": [7], "train_file": [1, "a\0b"]}], ids=str)
