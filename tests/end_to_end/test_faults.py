@@ -99,7 +99,9 @@ def test_a_full_disk_is_named_and_loses_nothing(kind, rank, server, undisturbed,
         folder = tmp_path / str(number) / "run"
         error = server(kind, folder, **fault).get("error", "no error")
         if kind == "sweep":  # a command, which ends with sentences
-            assert re.search(r"^error: .*(No space left on device|failed: [01])", output(folder), re.M), fault
+            assert re.search(
+                r"^error: .*(No space left on device|failed: [01])", Path(f"{folder}.log").read_text(), re.M
+            ), fault
             assert error == "RuntimeError: exit code 1", (fault, error)
         else:
             # TensorBoard's writer does not name its file.
