@@ -31,13 +31,14 @@ from transformers import TrainerCallback
 import hostile_folders
 from effects import outside, recorded_effects
 from fake_experiment import SearchedExperiment
+from fresh_process import environment
 from hostile_folders import RUN, canary_of
 from hydra_plugins.portico_launchers import logged
 from models import toy_trainer
 from portico import InputError
 from portico.cli import compose
 from portico.cli.composition import config_dir, experiment_of
-from portico.commands import demo, replay, report, sweep
+from portico.commands import demo, replay, report, run, sweep, verify
 from portico.compat.releases import is_before
 from portico.errors import InputPermissionError
 from portico.hub import refuse_missing_model
@@ -524,6 +525,34 @@ def test_a_folder_does_not_lift_the_limit_for_compressed_data(option, folder_for
         option
     )
     assert ("the file is empty" in error) == bool(option)
+
+
+@pytest.mark.parametrize(("command", "code"), [("run", 0), ("verify", 2)])
+def test_a_script_elsewhere_imports_nothing_of_the_working_folder(command, code, tmp_path):
+    """Python would not, either; and what a run has left there is no script."""
+    for name in ("portico", "torch", "transformers", "json", "yaml", "sitecustomize", "usercustomize", "neighbour"):
+        file = tmp_path / RUN / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"open({str(canary_of(tmp_path / RUN))!r}, 'w')")
+    (tmp_path / "neighbour.py").write_text("print('of the script')")
+    (tmp_path / "script.py").write_text("import neighbour")
+    options = ["--keep", "../kept"] if command == "verify" else []
+    words = [sys.executable, "-P", "-m", "portico", command, *options, "../script.py"]
+    ended = subprocess.run(words, cwd=tmp_path / RUN, env=environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == code, ended.stderr
+    said = ended.stdout if command == "run" else (tmp_path / "kept" / "transformers" / "log").read_text()
+    assert said == "of the script\n"
+    assert "built no Trainer" in ended.stderr
+    assert not canary_of(tmp_path / RUN).exists()
+
+
+@pytest.mark.parametrize(("command", "code"), [(run, 1), (verify, 2)])
+def test_the_folder_of_a_run_is_no_script(command, code, harmless, capsys):
+    with pytest.raises(SystemExit, match=rf"^{code}$"):
+        command.main([str(harmless)])
+    assert "run: the folder of a run; give a script, or replay a step of the run with `portico replay`" in (
+        capsys.readouterr().err
+    )
 
 
 def test_adapters_do_not_choose_a_model_elsewhere(tmp_path):

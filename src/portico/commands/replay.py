@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> None:
     """Print what happened in a step; exit with 1 and a sentence if it cannot be reached."""
     parser = build_parser()
-    script, own = Script.split(parser, arguments, anywhere=_ANYWHERE)
+    script, own = Script.split(parser, arguments, anywhere=_ANYWHERE, takes_runs=True)
     given = parser.parse_args(own)
     if (given.step is None) != given.from_spike:
         raise InputError("`--step N` and `--from-spike` are both given, or neither; give one of them.")

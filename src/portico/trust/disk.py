@@ -72,6 +72,17 @@ def staged_folder(
         yield staging
 
 
+@contextmanager
+def with_unicode_path(staging: Path) -> Iterator[Path]:
+    """Yield a folder for tokenizers, which takes no path of other bytes than UTF-8; its files get into ``staging``."""
+    if os.fsencode(staging).decode(errors="replace").encode() == os.fsencode(staging):
+        yield staging
+        return
+    with tempfile.TemporaryDirectory(prefix="portico-") as folder:
+        yield Path(folder)
+        shutil.copytree(folder, staging, dirs_exist_ok=True)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file that is complete, or as it was before, if the process is killed or the disk is full."""
     with replaced(path, size=len(content)) as staging, open_new(staging, "wb") as file:

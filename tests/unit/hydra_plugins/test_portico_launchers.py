@@ -9,6 +9,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import pytest
 
 import fake_experiment
@@ -97,6 +98,33 @@ def test_interrupt_ends_all_jobs(start, tmp_path, launcher):
     while any(Path("/proc", path.read_text()).exists() for path in waiting):
         assert time.monotonic() < until, "a job runs on"
         time.sleep(0.2)
+
+
+@pytest.mark.slow
+@needs("joblib")
+def test_a_job_whose_sweep_was_killed_is_not_started_again_while_it_runs(start, tmp_path):
+    """It ends with its sweep; until then its folder has an owner."""
+    command = ("launcher=joblib", "hydra.launcher.n_jobs=2", RATES, f"args.seed={fake_experiment.WAITS}")
+    sweep = start(*command)
+    waiting = [tmp_path / f"found/{number}/process.txt" for number in (0, 1)]
+    until = time.monotonic() + 240
+    while not all(path.exists() and path.read_text() for path in waiting):
+        assert sweep.poll() is None, sweep.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    jobs = [psutil.Process(int(path.read_text())) for path in waiting]
+    for job in jobs:
+        job.suspend()  # so that it does not end before the next command
+    sweep.kill()
+    sweep.communicate(timeout=60)
+    again = start(*command)
+    output = again.communicate(timeout=120)[0]
+    assert again.returncode == 1, output
+    assert f"A run is going on in '{tmp_path / 'found/0'}', by process {jobs[0].pid}; wait until it has" in output
+    assert all(path.read_text() == str(job.pid) for path, job in zip(waiting, jobs, strict=True))
+    for job in jobs:
+        job.resume()
+    assert not psutil.wait_procs(jobs, timeout=60)[1], "a job runs on without its sweep"
 
 
 @pytest.mark.slow
