@@ -400,9 +400,19 @@ def _checkpoints() -> list[Animal]:
                 # Each file is of each kind, and in each place.
                 found.append(Animal(*rest, is_slow=by_torch is (listed is False)))
     found.append(Animal("shards", "options that are a pickle", ["resume"], _in_last(valid_shards)))
+    found.append(Animal("engine", "a script of DeepSpeed", ["resume"], _in_last(_with_engine_script)))
     weights = partial(only_pickled_weights, file="pytorch_model.bin")
     found.append(Animal("checkpoint", "pickled weights alone", ["resume"], _in_last(weights)))
     return found
+
+
+def _with_engine_script(checkpoint: Path) -> None:
+    """Add the script that DeepSpeed puts into a checkpoint, for its user to run."""
+    for folder in (checkpoint, checkpoint / "global_step2"):
+        folder.mkdir(exist_ok=True)
+        (folder / "zero_to_fp32.py").write_text(f"open({str(canary_of(checkpoint))!r}, 'w')\n")
+    (checkpoint / "latest").write_text("global_step2")
+    write_manifest(checkpoint)
 
 
 def _in_last(change: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -581,6 +591,10 @@ REACHES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "processes of loaders": (
         {"args/dataloader_num_workers": 300},
         r"names `args.dataloader_num_workers=300`, which would be the number of processes to start; .*--trust-config",
+    ),
+    "processes of features": (
+        {"preprocess": {"num_workers": 40}},
+        r"names `preprocess.num_workers=40`, which would be the number of processes to start; .*--trust-config",
     ),
     "processes of a strategy": (
         {"strategy": {"devices": 40, "accelerator": "cpu", "strategy": "ddp_spawn"}},

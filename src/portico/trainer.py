@@ -84,7 +84,7 @@ from portico.loop.validation import (
     refuse_unevaluable,
     warn_of_misspelt_hooks,
 )
-from portico.trust.disk import read_text, staged_folder, with_unicode_path, write_text
+from portico.trust.disk import read_text, staged_folder, write_text
 from portico.trust.files import save_tensors
 from portico.trust.names import data_only, made_part
 
@@ -1337,8 +1337,8 @@ class Trainer:
             logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
         processor: Any = tokenizer if self.processing_class is None else self.processing_class
         if processor is not None:
-            with staged_folder(folder) as staging, with_unicode_path(staging) as place:
-                processor.save_pretrained(place)
+            with staged_folder(folder, needs_unicode=True) as staging:
+                processor.save_pretrained(staging)
         writer.save_arguments(as_transformers_arguments(self.args), str(folder))
 
     # ---- Logging & Metrics ----

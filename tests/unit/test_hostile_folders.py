@@ -452,7 +452,7 @@ def test_a_comparison_stays_in_its_folder(way, folder_for):
 
 @pytest.mark.parametrize("way", SLOW_BUT_TWO)
 @pytest.mark.parametrize("name", ["study.journal", pytest.param("study.journal.damaged", marks=pytest.mark.slow)])
-def test_the_journal_of_a_search_stays_in_its_folder(name, way, folder_for, commands, monkeypatch):
+def test_the_journal_of_a_search_stays_in_its_folder(name, way, folder_for, commands, monkeypatch, capsys):
     """Optuna appends to it in place."""
     folder = folder_for("search")
     shutil.rmtree(folder / "0")
@@ -460,8 +460,11 @@ def test_the_journal_of_a_search_stays_in_its_folder(name, way, folder_for, comm
     hostile_folders.detour(folder / name, way)
     monkeypatch.chdir(folder)
     with recorded_effects() as effects, ended_in_time():
-        commands["search"](folder)
+        code = commands["search"](folder)
     assert not outside(effects, admitted("search", folder))
+    if name == "study.journal":
+        assert code == 1
+        assert "is a link, a pipe or a device, and not a file of the sweep" in capsys.readouterr().err
     assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
 
 
@@ -553,6 +556,32 @@ def test_the_folder_of_a_run_is_no_script(command, code, harmless, capsys):
     assert "run: the folder of a run; give a script, or replay a step of the run with `portico replay`" in (
         capsys.readouterr().err
     )
+
+
+def test_a_folder_may_be_named_by_a_link(folder_for, commands, place):
+    """Its last part is the user's own."""
+    folder = folder_for("report")
+    (place / "link").symlink_to(folder)
+    commands["report"](place / "link")
+    assert (folder / "report.html").is_file()
+
+
+def test_a_replay_does_not_use_the_cache_of_onnx_runtime_that_a_run_names(folder_for, commands, monkeypatch):
+    """The compiler of torch reads pickles in it."""
+    folder, found = folder_for("replay"), []
+    cache = str(folder / "cache")
+    hostile_folders.rewritten(folder, "config.yaml", {"args/onnx_cache_dir": cache, "args/weight_decay": 0.25})
+
+    def note(settings, output_dir):
+        found.append(settings["args"])
+        raise InputError("Noted.")
+
+    monkeypatch.setattr("portico.cli.composition.experiment_of", note)
+    with pytest.raises(SystemExit):
+        commands["replay"](folder)
+    (args,) = found
+    assert args["weight_decay"] == 0.25
+    assert cache not in args.values()
 
 
 def test_adapters_do_not_choose_a_model_elsewhere(tmp_path):

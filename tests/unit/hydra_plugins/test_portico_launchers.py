@@ -8,13 +8,15 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 import fake_experiment
 from fresh_process import environment
-from hydra_plugins.portico_launchers import JoblibLauncher, StartedJob, SubmititLauncher, logged
+from hostile_folders import RUN, WAYS, detour, elsewhere_of, is_untouched
+from hydra_plugins.portico_launchers import CommandLauncher, JoblibLauncher, StartedJob, SubmititLauncher, logged
 from portico.cli.jobs import SweepJob
 
 CHECKOUT = Path(__file__).parents[3]
@@ -153,6 +155,29 @@ def test_jobs_of_one_machine_share_its_cores(monkeypatch, n_jobs, num_jobs, of_a
     launcher = JoblibLauncher(n_jobs)
     launcher.num_at_once = of_a_search
     assert launcher._num_threads(num_jobs) == expected
+
+
+class CommandsAlone(CommandLauncher):
+    def start_commands(self, jobs):
+        pass
+
+    def end(self, jobs):
+        pass
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_log_of_a_job_is_new_where_its_name_leads_elsewhere(way, tmp_path, monkeypatch):
+    job = SweepJob(folder=tmp_path / RUN, number=0, overrides=[])
+    detour(job.folder / "job.log", way)
+    composed = SimpleNamespace(hydra=None)
+    monkeypatch.setattr("hydra_plugins.portico_launchers.prepared_job", lambda *_: (composed, job))
+    monkeypatch.setattr("hydra_plugins.portico_launchers.command_of_job", lambda *_: ["echo", "ours"])
+    launcher = CommandsAlone()
+    launcher.setup(hydra_context=None, task_function=None, config=None)
+    (started,) = launcher.start([[]], 0)
+    subprocess.run(started.command, check=True)
+    assert (job.folder / "job.log").read_text() == "ours\n"
+    assert is_untouched(elsewhere_of(job.folder))
 
 
 @pytest.mark.parametrize(("of_the_user", "expected"), [(None, "3"), ("7", "7")])
