@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
+    from portico.loop.evaluation import EvaluationSession
+
 
 class ObservedTrainer(Protocol):
     """The attributes of a trainer that observers use; ``transformers.Trainer`` has them too."""
@@ -63,6 +65,9 @@ class Observer:
         ``indices`` is what the batch sampler yields, usually a list of integers. Indices are drawn ahead of training,
         even if worker processes load the batches. The method is not called for streams, which have no indices.
         """
+
+    def on_evaluation(self, session: "EvaluationSession") -> None:
+        """An evaluation or a prediction starts; ``session.loader`` and what collects its outputs may be replaced."""
 
     def on_training_step_begin(self, trainer: ObservedTrainer, model: "nn.Module", inputs: "dict[str, Any]") -> None:
         """``trainer.training_step(model, inputs)``, or an override of it, is called next."""

@@ -1,0 +1,148 @@
+"""The result of a rehearsal: the table, what a real run would take, and the page."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from markupsafe import Markup
+from rich.console import Console
+from rich.table import Table
+
+from portico.inspection.findings import FAILED, Fault, Rehearsed
+from portico.report.page import Section, duration, html_table, render_page
+from portico.report.terminal import plain_console
+
+_HEADS = ("stage", "result", "seconds", "memory", "")
+
+
+class Preflight:
+    """What a rehearsal found: it displays itself in a notebook, and :meth:`show` prints it.
+
+    Args:
+        rehearsed: What the processes of the script found.
+        free_disk: Bytes that are free where checkpoints go.
+        log: What the script printed.
+    """
+
+    def __init__(self, rehearsed: Rehearsed, free_disk: int, log: str = "") -> None:
+        self.rehearsed, self.free_disk = rehearsed, free_disk
+        self.log = log
+        needed = self.disk_bytes
+        if needed > free_disk > 0:
+            rehearsed.add_fault(
+                "disk",
+                f"The checkpoints need {size_of(needed)}, and {size_of(free_disk)} are free for "
+                f"'{rehearsed.forecasts[0].output_dir}'; set `save_total_limit`, `save_only_model=True`, or an "
+                "`output_dir` on another disk.",
+            )
+
+    @property
+    def faults(self) -> list[Fault]:
+        return self.rehearsed.faults
+
+    @property
+    def seconds(self) -> float:
+        """What the real run would take."""
+        found = self.rehearsed
+        return found.startup_seconds + sum(one.seconds for one in found.forecasts) + found.other_seconds
+
+    @property
+    def memory(self) -> int:
+        """The peak over all stages, in bytes."""
+        return max((stage.memory for stage in self.rehearsed.stages), default=0)
+
+    @property
+    def disk_bytes(self) -> int:
+        return sum(forecast.disk_bytes for forecast in self.rehearsed.forecasts)
+
+    @property
+    def lead(self) -> str:
+        """What the real run would take, in one sentence."""
+        parts = []
+        for forecast in self.rehearsed.forecasts:
+            parts.append(f"{forecast.num_steps:,} steps of {_time(forecast.step_seconds)}")
+            for part in forecast.repeated:
+                if part.times:
+                    of_size = f" of {size_of(part.num_bytes)}" if part.num_bytes else ""
+                    plural = "s" if part.times > 1 else ""
+                    parts.append(f"{part.times:,} {part.name}{plural}{of_size} in {_time(part.seconds)}")
+        return f"would take about {duration(self.seconds)} ({', '.join(parts)})"
+
+    def lines(self) -> Iterator[str]:
+        """Yield what follows the table: the forecast, disk and memory, warnings, and each fault."""
+        if self.rehearsed.forecasts:
+            yield f"{self.lead[0].upper()}{self.lead[1:]}."
+            yield f"Disk: {size_of(self.disk_bytes)} for checkpoints, {size_of(self.free_disk)} free."
+            yield f"Memory: {size_of(self.memory)} at its peak, of {size_of(self.rehearsed.device_memory)}."
+        for warning in self.rehearsed.warnings:
+            yield f"Warning: {' '.join(warning.split())}"
+        for fault in self.faults:
+            yield f"Fault ({fault.stage}): {fault.sentence}"
+        if not self.faults:
+            yield "Nothing would fail, as far as a rehearsal shows."
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        return [
+            (
+                stage.name,
+                stage.result,
+                f"{stage.seconds:.1f}" if stage.seconds else "",
+                size_of(stage.memory) if stage.memory else "",
+                stage.note,
+            )
+            for stage in self.rehearsed.stages
+        ]
+
+    def show(self, console: Console | None = None) -> None:
+        """Print the table and what follows it."""
+        console = console or plain_console(soft_wrap=True, highlight=False)
+        table = Table(*_HEADS)
+        for row in self.rows():
+            table.add_row(*row, style="red" if row[1] == FAILED else None)
+        console.print(table)
+        for line in self.lines():
+            console.print(line)
+
+    def page(self) -> str:
+        """Return a page with all of it."""
+        faults = Markup().join(
+            Markup("<li><strong>{}</strong>: {}</li>").format(fault.stage, fault.sentence) for fault in self.faults
+        )
+        warnings = Markup().join(Markup("<li>{}</li>").format(warning) for warning in self.rehearsed.warnings)
+        disk = [
+            ("disk for checkpoints", size_of(self.disk_bytes), size_of(self.free_disk)),
+            ("memory at its peak", size_of(self.memory), size_of(self.rehearsed.device_memory)),
+        ]
+        sections = [
+            Section("What would fail", Markup("<ul>{}</ul>").format(faults) if self.faults else Markup()),
+            Section("Stages", html_table(_HEADS, self.rows())),
+            Section("Needed", html_table(("", "needed", "there is"), disk)),
+            Section("Warnings", Markup("<ul>{}</ul>").format(warnings) if warnings else Markup()),
+        ]
+        title = f"{len(self.faults)} faults" if self.faults else "Nothing would fail"
+        return render_page(title, f"The run {self.lead}.", Markup(), sections, kicker="Preflight")
+
+    def to_json(self) -> str:
+        found = asdict(self.rehearsed)
+        whole = {"seconds": self.seconds, "memory": self.memory, "disk": self.disk_bytes, "free_disk": self.free_disk}
+        kept = ("stages", "faults", "warnings", "forecasts", "device_memory")
+        return json.dumps({**whole, **{name: found[name] for name in kept}}, indent=2)
+
+    def _repr_html_(self) -> str:
+        listed = Markup().join(Markup("<li>{}</li>").format(line) for line in self.lines())
+        return str(html_table(_HEADS, self.rows()) + Markup("<ul>{}</ul>").format(listed))
+
+    def __repr__(self) -> str:
+        return "\n".join([*("  ".join(row).rstrip() for row in self.rows()), *self.lines()])
+
+
+def size_of(num_bytes: float) -> str:
+    """Return a number of bytes as text, such as "1.3 GB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes / 1e3:.0f} kB"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else duration(seconds)
