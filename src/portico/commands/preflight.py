@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -126,6 +127,7 @@ def _rehearse(
         "checks_data": checks_data,
         "num_rows": num_rows,
         "redirects": not shelter.covers_disks,
+        "is_of_transformers": _imports_transformers(words),
     }
     print(f"Rehearsing {' '.join(words[1:])} ...", file=sys.stderr, flush=True)
     code, log = _run(shelter, words, settings, "log")
@@ -183,6 +185,13 @@ def _run(shelter: Shelter, words: list[str], settings: dict[str, Any], name: str
     return code, log.read_text(encoding="utf-8", errors="replace")
 
 
+def _imports_transformers(words: Sequence[str]) -> bool:
+    """Return whether a script may run under transformers too, since it does not import portico."""
+    files = [Path(word) for word in words[1:] if word.endswith(".py") and Path(word).is_file()]
+    sources = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    return bool(sources) and not any(re.search(r"^\s*(from|import) portico\b", text, re.MULTILINE) for text in sources)
+
+
 def _how_it_ended(code: int, stage: str, log: str) -> str:
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "it printed nothing")
     if code == -9:
@@ -206,8 +215,9 @@ def join() -> None:
     def begin() -> None:
         import atexit
 
-        from portico.inspection.rehearsal import Rehearsal, Settings, watch_script
+        from portico.inspection.rehearsal import Rehearsal, Settings, refuse_uploads, watch_script
 
+        refuse_uploads()
         rehearsal = Rehearsal(Settings(**json.loads(given)))
         observe(rehearsal)
         watch_script(rehearsal)

@@ -98,14 +98,11 @@ def _place_in_code_of_user(error: BaseException) -> str:
     return f"{name} ({Path(frame.filename).name}:{frame.lineno})"
 
 
-def lacking_json(history: list[dict[str, Any]], trainer: "Trainer") -> str | None:
-    """Return which logged values transformers' trainer could not write into a checkpoint; None if it could write all.
+def lacking_json(metrics: Mapping[str, Any]) -> str | None:
+    """Return which logged value transformers' trainer could not write into a checkpoint; None if it could write all.
 
     portico writes arrays as lists.
     """
-    metrics = getattr(trainer, "raw_metrics", None)
-    if not isinstance(metrics, Mapping):
-        return None
     for name, value in metrics.items():
         if isinstance(value, np.ndarray) or (isinstance(value, torch.Tensor) and value.numel() != 1):
             return (

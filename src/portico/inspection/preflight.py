@@ -1,16 +1,32 @@
 """The result of a rehearsal: the table, what a real run would take, and the page."""
 
+import copy
 import json
+import random
+import time
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
 
 from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
-from portico.inspection.findings import FAILED, Fault, Rehearsed
+from portico.inspection.findings import FAILED, PASSED, Fault, Rehearsed, Stage, difference
+from portico.inspection.rehearsal import Rehearsal, Settings
+from portico.inspection.shelter import free_bytes, sheltered
+from portico.observers import observe
 from portico.report.page import Section, duration, html_table, render_page
 from portico.report.terminal import plain_console
+
+if TYPE_CHECKING:
+    from portico.trainer import Trainer
 
 _HEADS = ("stage", "result", "seconds", "memory", "")
 
@@ -146,3 +162,85 @@ def size_of(num_bytes: float) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else duration(seconds)
+
+
+# ---- In a notebook ----
+
+
+def preflight(trainer: "Trainer", *, data: bool = True, rows: int = 10_000) -> Preflight:
+    """Rehearse the training of ``trainer`` in this process, and leave the trainer as it was.
+
+    Args:
+        trainer: A trainer whose ``train()`` is to be called next.
+        data: Whether to read all examples.
+        rows: Examples of a stream that are read.
+
+    Returns:
+        What was found; it displays itself as the last line of a cell. The resume is tried in this process, and not
+        in a new one as by ``portico preflight``.
+    """
+    with sheltered() as shelter, _restored(trainer):
+        settings = Settings(str(shelter.folder), data, rows, redirects=True, is_inside=True, begun=time.time())
+        rehearsal = Rehearsal(settings)
+        rehearsal.uploads = trainer.args.push_to_hub
+        trainer.args.push_to_hub = False
+        rehearsal.redirect(trainer.args)
+        _train(rehearsal, trainer)
+        rehearsal.finish()
+        record = rehearsal.record
+        if record.fingerprint is not None and record.checkpoint:
+            _resume(rehearsal, trainer)
+        free = free_bytes(Path(record.forecasts[0].output_dir)) if record.forecasts else 0
+        return Preflight(record, free)
+
+
+def _train(rehearsal: Rehearsal, trainer: "Trainer") -> None:
+    with observe(rehearsal):
+        try:
+            trainer.train()
+        except Exception as error:  # whatever a real run would end with
+            rehearsal.fail(error, trainer)
+
+
+def _resume(rehearsal: Rehearsal, trainer: "Trainer") -> None:
+    first = rehearsal.record
+    resumes = {"checkpoint": first.checkpoint, "rows": first.rows, "max_steps": first.max_steps}
+    start = time.monotonic()
+    for callback in list(trainer.callback_handler.callbacks):
+        if type(callback).__module__ == Rehearsal.__module__:
+            trainer.remove_callback(callback)
+    again = Rehearsal(Settings(str(rehearsal.folder), False, redirects=True, is_inside=True, resumes=resumes))
+    trainer.optimizer = trainer.lr_scheduler = None
+    _train(again, trainer)
+    if again.record.faults or again.record.fingerprint is None:
+        why = again.record.faults[0].sentence if again.record.faults else "it made no step."
+        first.add_fault("resume", f"A resume from a checkpoint fails: {why}")
+    elif first.fingerprint is not None:
+        differs = difference(first.fingerprint, again.record.fingerprint)
+        if differs is not None:
+            first.add_fault("resume", f"{differs[0].upper()}{differs[1:]}.")
+    is_equal = all(fault.stage != "resume" for fault in first.faults)
+    first.stages.append(Stage("resume", PASSED if is_equal else FAILED, time.monotonic() - start))
+
+
+@contextmanager
+def _restored(trainer: "Trainer") -> Iterator[None]:
+    """Restore what a training changes: weights, arguments, data, callbacks, state and the random generators."""
+    weights = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
+    arguments, attributes = copy.copy(vars(trainer.args)), copy.copy(vars(trainer))
+    callbacks = list(trainer.callback_handler.callbacks)
+    states = random.getstate(), np.random.get_state()
+    show, was_training = warnings.showwarning, trainer.model.training
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        warnings.showwarning = show
+        vars(trainer.args).update(arguments)
+        vars(trainer).update(attributes)
+        trainer.callback_handler.callbacks[:] = callbacks
+        with suppress(RuntimeError):  # of a model that a failed training has left sharded
+            trainer.model.load_state_dict(weights)
+        trainer.model.train(was_training)

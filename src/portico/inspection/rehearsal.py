@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import huggingface_hub
 import numpy as np
 import psutil
 import torch
@@ -62,6 +63,10 @@ class Settings:
     """Examples of a stream that are read."""
     redirects: bool = False
     """Whether output folders are replaced, since the system does not keep writes apart."""
+    is_of_transformers: bool = False
+    """Whether the script imports the trainer of transformers, under which it may run too."""
+    is_inside: bool = False
+    """Whether the process goes on after a resume, as a notebook does."""
     resumes: dict[str, Any] | None = None
     """Checkpoint, rows and steps of the training that this process resumes."""
     begun: float = 0.0
@@ -78,10 +83,11 @@ class Rehearsal(Observer):
         self._memory = PeakMemory()
         self._begun: tuple[str, float] | None = None
         self._is_inside = False
-        self._uploads = False
+        self.uploads = False  # whether the script would upload the model
         self._num_trainings = 0
         self._lengths: dict[int, list[int]] = {}
         self._evaluations: list[LimitedEvaluation] = []
+        self.output_dirs: dict[str, str] = {}  # of the script, by what replaces them
         self._trained_until: float | None = None
         self._skipped_seconds = 0.0  # of limited evaluations after training
         self._told: list[BaseException] = []
@@ -140,11 +146,17 @@ class Rehearsal(Observer):
     def on_arguments_init(self, args: object) -> None:
         given: Any = args
         if given.push_to_hub:
-            self._uploads = True
+            self.uploads = True
             given.push_to_hub = False
         if self.settings.redirects and not str(given.output_dir).startswith(str(self.folder)):
-            number = zlib.crc32(str(given.output_dir).encode())
-            given.output_dir = str(self.folder / "output" / f"{number:08x}" / Path(given.output_dir).name)
+            self.redirect(given)
+
+    def redirect(self, args: Any) -> None:
+        """Let a training write into the folder of the rehearsal."""
+        number = zlib.crc32(str(args.output_dir).encode())
+        replacing = str(self.folder / "output" / f"{number:08x}" / Path(args.output_dir).name)
+        self.output_dirs[replacing] = str(args.output_dir)
+        args.output_dir = replacing
 
     @override
     def on_train(self, trainer: ObservedTrainer, checkpoint: "str | bool | None") -> "str | bool | None":
@@ -161,7 +173,8 @@ class Rehearsal(Observer):
         return self._rehearse(known, checkpoint)
 
     def _rehearse(self, trainer: "Trainer", checkpoint: "str | bool | None") -> "str | bool | None":
-        forecast = Forecast(output_dir=str(Path(trainer.args.output_dir).absolute()))
+        output_dir = self.output_dirs.get(trainer.args.output_dir, trainer.args.output_dir)
+        forecast = Forecast(output_dir=str(Path(output_dir).absolute()))
         self.record.forecasts.append(forecast)
         if self.settings.checks_data:
             self.begin(DATA)
@@ -169,6 +182,9 @@ class Rehearsal(Observer):
             self.finish(FAILED if any(fault.stage == DATA for fault in self.record.faults) else "passed")
         self._run_first_steps(trainer, checkpoint, forecast)
         epoch = ShortEpoch.of(trainer, self._lengths_of(trainer.train_dataset))
+        for callback in list(trainer.callback_handler.callbacks):
+            if isinstance(callback, RehearsedRun):  # of an earlier training
+                trainer.remove_callback(callback)
         epoch.apply(trainer)
         self.record.rows = self.record.rows or epoch.rows
         trainer.add_callback(RehearsedRun(self, trainer, forecast, epoch))
@@ -222,10 +238,6 @@ class Rehearsal(Observer):
         self._trained_until = time.perf_counter()
         self._skipped_seconds = 0.0
         self.begin(REST)
-
-    @property
-    def uploads(self) -> bool:
-        return self._uploads
 
     # ---- Data ----
 
@@ -394,6 +406,8 @@ class ShortEpoch:
     rows: list[int] | None
     """None for data of which rows cannot be chosen."""
     num_steps: int
+    replaced: tuple[Any, int, Any] | None = None
+    """Data, steps and order of the real training."""
 
     @classmethod
     def of(cls, trainer: "Trainer", lengths: Sequence[int]) -> "ShortEpoch":
@@ -415,11 +429,16 @@ class ShortEpoch:
     def apply(self, trainer: "Trainer") -> None:
         """Let the next training run over these examples, for two steps more than an epoch has."""
         args: Any = trainer.args
+        self.replaced = (trainer.train_dataset, args.max_steps, args.train_sampling_strategy)
         args.max_steps = self.num_steps + 2
         if self.rows is not None:
             dataset: Any = trainer.train_dataset
             trainer.train_dataset = dataset.select(self.rows) if hasattr(dataset, "select") else Rows(dataset, self.rows)
             args.train_sampling_strategy = "sequential"
+
+    def restore(self, trainer: "Trainer") -> None:
+        if self.replaced is not None:
+            trainer.train_dataset, trainer.args.max_steps, trainer.args.train_sampling_strategy = self.replaced
 
 
 class RehearsedRun(TrainerCallback):
@@ -429,15 +448,16 @@ class RehearsedRun(TrainerCallback):
         self._rehearsal, self._trainer = rehearsal, trainer
         self._forecast, self._epoch = forecast, epoch
         self._watch = StepWatch(trainer)
+        self._is_over = False
 
     @override
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         step, last = state.global_step, self._epoch.num_steps
-        _do_nothing_else(control)
-        if step > last + 2:
+        if self._is_over:
             return
+        _do_nothing_else(control)
         if step == 1:
             self._rehearsal.finish()
             self._rehearsal.begin(LAST_WINDOW)
@@ -474,6 +494,13 @@ class RehearsedRun(TrainerCallback):
                 part.seconds += ended.seconds if part.name == EVALUATION else 0.0
 
     @override
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: object
+    ) -> None:
+        if self._rehearsal.settings.is_of_transformers and (sentence := lacking_json(logs or {})) is not None:
+            self._rehearsal.record.add_fault(CHECKPOINT, sentence)
+
+    @override
     def on_predict(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: object
     ) -> None:
@@ -483,6 +510,8 @@ class RehearsedRun(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
+        if self._is_over:
+            return
         self._rehearsal.finish()
         with self._rehearsal.stage(FINAL_SAVE, self._trainer):
             self._trainer.save_model(str(self._rehearsal.folder / "final"), _internal_call=True)
@@ -492,6 +521,8 @@ class RehearsedRun(TrainerCallback):
             with self._rehearsal.stage(LOGIN, self._trainer):
                 if (sentence := lacking_login(args)) is not None:
                     self._rehearsal.record.add_fault(LOGIN, sentence)
+        self._is_over = True
+        self._epoch.restore(self._trainer)
         self._rehearsal.end_training()
 
     def _rehearse_interval(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
@@ -506,8 +537,6 @@ class RehearsedRun(TrainerCallback):
             with rehearsal.stage(name, trainer):
                 setattr(control, flag, True)
                 self._do_wanted()
-                if name == EVALUATION and (sentence := lacking_json(state.log_history, trainer)) is not None:
-                    rehearsal.record.add_fault(CHECKPOINT, sentence)
             trainer.control = control
             _do_nothing_else(control)
             if name == CHECKPOINT:
@@ -564,6 +593,9 @@ class ResumedRun(TrainerCallback):
         _do_nothing_else(control)
         self._rehearsal.record.fingerprint = self._watch.fingerprint(state)
         self._rehearsal.finish()
+        if self._rehearsal.settings.is_inside:
+            control.should_training_stop = True
+            return
         self._rehearsal.end_script()
         raise ResumeCompared(0)
 
@@ -669,9 +701,9 @@ class LimitedEvaluation:
         count = getattr(getattr(sampler, "config", None), "num_processes", 1)
         inner = sampler.batch_sampler if isinstance(sampler, BatchSamplerShard) else sampler
         dataset = getattr(loader, "dataset", None)
-        if not isinstance(inner, BatchSampler) or not isinstance(dataset, Sized) or hasattr(session, "_streamed"):
-            if not hasattr(session, "_streamed") and not isinstance(dataset, Sized):
-                session.loader = _FirstBatches(loader, 3)
+        if not isinstance(dataset, Sized):
+            session.loader = _FirstBatches(loader, _TIMED_BATCHES)
+        if not isinstance(inner, BatchSampler) or not isinstance(dataset, Sized):
             return
         batches = [list(batch) for batch in inner]
         rounds = [batches[first : first + count] for first in range(0, len(batches), count)]
@@ -695,6 +727,8 @@ class LimitedEvaluation:
         session.loader = prepared
         for name in ("losses", "logits", "labels", "inputs"):
             setattr(session, name, _Expanded(getattr(session, name), len(dataset), len(rounds), self._rehearsal))
+        if getattr(session, "_streamed", None) is not None:
+            vars(session)["_streamed"] = _ExpandedStream(vars(session)["_streamed"], len(dataset))
 
     def note_batch(self) -> None:
         _wait_for_device()
@@ -749,6 +783,28 @@ class _Expanded:
             )
             return array
         return array[np.arange(self._num_rows) % len(array)]
+
+
+class _ExpandedStream:
+    """A post-processing that gets the outputs of some features, repeated to the number of all."""
+
+    def __init__(self, stream: Any, num_rows: int) -> None:
+        self._stream, self._num_rows = stream, num_rows
+        self._seen = 0
+        self._rows: list[np.ndarray[Any, Any]] = []
+
+    def update(self, rows: "list[np.ndarray[Any, Any]]", indices: "np.ndarray[Any, Any]") -> None:
+        self._stream.update(rows, indices)
+        self._seen += len(indices)
+        self._rows = rows if not self._rows or len(rows[0]) >= len(self._rows[0]) else self._rows
+
+    def compute(self) -> Any:
+        while self._seen < self._num_rows and self._rows:
+            number = min(len(self._rows[0]), self._num_rows - self._seen)
+            indices = np.arange(self._seen, self._seen + number)
+            self._stream.update([array[:number] for array in self._rows], indices)
+            self._seen += number
+        return self._stream.compute()
 
 
 def map_arrays(function: "Callable[[np.ndarray[Any, Any]], Any]", value: Any) -> Any:
@@ -813,6 +869,22 @@ def _hear_warnings(heard: list[str]) -> None:
     warnings.showwarning = showed
     for name in ("transformers", "portico"):
         logging.getLogger(name).addHandler(Listener())
+
+
+class UploadSkipped(SystemExit):
+    """Ends the script where it would change something on the hub."""
+
+
+def refuse_uploads() -> None:
+    """Let requests to the hub only read."""
+
+    def refuse(request: Any) -> None:
+        if request.method not in ("GET", "HEAD", "OPTIONS"):
+            raise UploadSkipped(0)
+
+    client: Any = huggingface_hub.get_session()
+    hooks = client.event_hooks
+    client.event_hooks = {**hooks, "request": [*hooks.get("request", ()), refuse]}
 
 
 def watch_script(rehearsal: Rehearsal) -> None:
