@@ -200,6 +200,8 @@ def _train(rehearsal: Rehearsal, trainer: "Trainer") -> None:
             trainer.train()
         except Exception as error:  # whatever a real run would end with
             rehearsal.fail(error, trainer)
+        if rehearsal.epoch is not None:
+            rehearsal.epoch.restore(trainer)
 
 
 def _resume(rehearsal: Rehearsal, trainer: "Trainer") -> None:

@@ -87,6 +87,7 @@ class Rehearsal(Observer):
         self._num_trainings = 0
         self._lengths: dict[int, list[int]] = {}
         self._evaluations: list[LimitedEvaluation] = []
+        self.epoch: ShortEpoch | None = None
         self.output_dirs: dict[str, str] = {}  # of the script, by what replaces them
         self._trained_until: float | None = None
         self._skipped_seconds = 0.0  # of limited evaluations after training
@@ -186,6 +187,7 @@ class Rehearsal(Observer):
             if isinstance(callback, RehearsedRun):  # of an earlier training
                 trainer.remove_callback(callback)
         epoch.apply(trainer)
+        self.epoch = epoch
         self.record.rows = self.record.rows or epoch.rows
         trainer.add_callback(RehearsedRun(self, trainer, forecast, epoch))
         self.begin(LONGEST)
