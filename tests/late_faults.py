@@ -1,7 +1,6 @@
 """Trainers that fail late in a real run, and trainers that do not: each function makes one in a folder."""
 
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -85,7 +84,7 @@ def fault(sentence):
 # ---- Evaluation ----
 
 
-@fault(r"`top_five` \(late_faults.py:\d+\) raises ValueError: kth\(=-5\) out of bounds")
+@fault(r"`top_five` \(late_faults.py:\d+\) raises ValueError: kth\(=-2\) out of bounds")
 def metric_of_too_few_classes(folder):
     def top_five(prediction):
         return {"top5": float(np.argpartition(prediction.predictions, -5, axis=1).mean())}
@@ -93,7 +92,9 @@ def metric_of_too_few_classes(folder):
     return with_metrics(folder, top_five)
 
 
-@fault(r"`by_batch` \(late_faults.py:\d+\) raises ValueError: cannot reshape|`by_batch` .* shape '\[2, 3\]' is invalid")
+@fault(
+    r"`by_batch` \(late_faults.py:\d+\) raises ValueError: cannot reshape|`by_batch` .* shape '\[2, 3\]' is invalid"
+)
 def metric_of_full_batches(folder):
     def by_batch(prediction, compute_result):
         prediction.predictions.reshape(2, 3)
@@ -109,7 +110,7 @@ def best_metric_that_no_evaluation_returns(folder):
     )
 
 
-@fault(r"`compute_metrics` returned 0.5 \(float\); let it return a dict")
+@fault(r"`compute_metrics` returned '?0.5'? \(float\); let it return a dict")
 def metric_that_is_no_dict(folder):
     return with_metrics(folder, lambda prediction: 0.5)
 
@@ -329,19 +330,7 @@ def loss_of_full_batches(folder):
 # ---- Saving, resuming, the end ----
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Parameter(torch.ones(6, 3))
-        self.second = nn.Parameter(torch.ones(6, 3))
-        self.second.data = self.first.data[:3]
-
-    def forward(self, input_ids, labels=None):
-        logits = input_ids.float() @ self.first + self.second.sum()
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-
-@fault(r"generation|Generation")
+@fault(r"Greedy methods .* Make `model.generation_config` consistent")
 def generation_config_that_is_refused(folder):
     model = tiny_gpt2()
     model.generation_config.do_sample, model.generation_config.temperature = False, 0.3
@@ -371,7 +360,7 @@ class Unreadable(torch.optim.SGD):
         raise KeyError("momentum_buffer")
 
 
-@fault(r"A resume from a checkpoint fails: .*KeyError: 'momentum_buffer'")
+@fault(r"A resume from a checkpoint fails: .*optimizer.pt cannot be read: 'momentum_buffer'")
 def optimizer_that_cannot_be_resumed(folder):
     model = tiny_bert()
     return classifier(folder, model=model, parts={"optimizers": (Unreadable(model.parameters(), 0.1), None)})
@@ -480,9 +469,7 @@ def early_stopping(folder):
 @sound
 def metrics_of_the_whole_set(folder):
     gold = np.array([int(ToyDataset(ROWS, seed=1)[index]["labels"]) for index in range(ROWS)])
-    return with_metrics(
-        folder, lambda prediction: {"a": float((prediction.predictions.argmax(1) == gold).mean())}
-    )
+    return with_metrics(folder, lambda prediction: {"a": float((prediction.predictions.argmax(1) == gold).mean())})
 
 
 @sound
@@ -583,6 +570,3 @@ def grouped_by_length(folder):
     parts = {"eval_dataset": Sequences(9), "data_collator": pad_everything}
     options = {"train_sampling_strategy": "group_by_length"}
     return classifier(folder, Sequences(ROWS, ragged=True), tiny_gpt2(), parts, **options)
-
-
-__all__ = ["FAULTS", "SOUND", "SimpleNamespace", "Tied"]

@@ -107,18 +107,19 @@ def main(arguments: Sequence[str]) -> None:
 def _split(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the command of a script, and the options that precede or follow it."""
     place = next((place for place, word in enumerate(arguments) if word in _LAUNCHERS), None)
-    is_launched = place is not None and not any(
-        Path(word).is_file() or word == "-m" for word in arguments[:place]
-    )
-    if place is not None and is_launched and (launcher := shutil.which(arguments[place])) is not None:
+    is_launched = place is not None and not any(Path(word).is_file() or word == "-m" for word in arguments[:place])
+    if place is not None and is_launched and (launcher := _launcher(arguments[place])) is not None:
         return [sys.executable, launcher, *arguments[place + 1 :]], list(arguments[:place])
     script, own = Script.split(parser, arguments, anywhere=_ANYWHERE)
     return [sys.executable, *["-m"] * script.is_module, script.target, *script.arguments], own
 
 
-def _rehearse(
-    shelter: Shelter, words: list[str], *, checks_data: bool, num_rows: int
-) -> "tuple[Rehearsed, str]":
+def _launcher(name: str) -> str | None:
+    """Return the path of a launcher, that of this Python first."""
+    return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+
+
+def _rehearse(shelter: Shelter, words: list[str], *, checks_data: bool, num_rows: int) -> "tuple[Rehearsed, str]":
     """Run the script in rehearsal, and once more to resume it; return what was found, and the end of its output."""
     from portico.inspection.findings import FAILED, PASSED, Stage, difference, merged, read_rehearsals
 
@@ -146,7 +147,9 @@ def _rehearse(
         print("Resuming it in a new process ...", file=sys.stderr, flush=True)
         start = time.monotonic()
         resumes = {"checkpoint": whole.checkpoint, "rows": whole.rows, "max_steps": whole.max_steps}
-        code, log_of_resume = _run(shelter, words, {**settings, "checks_data": False, "resumes": resumes}, "log-of-resume")
+        code, log_of_resume = _run(
+            shelter, words, {**settings, "checks_data": False, "resumes": resumes}, "log-of-resume"
+        )
         again = [one for one in read_rehearsals(shelter.folder) if one not in found and one.begun > whole.begun]
         resumed = next((one for one in again if one.fingerprint is not None), None)
         if resumed is None or resumed.fingerprint is None:
@@ -225,4 +228,3 @@ def join() -> None:
 
     # Scripts may import portico's trainer by its own name; replacing the names of transformers imports it too.
     when_imported("portico.trainer", begin)
-

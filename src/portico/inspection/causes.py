@@ -30,12 +30,15 @@ _CURES = (
         "saved once.",
     ),
     (
-        r"[Gg]eneration ?[Cc]onfig|generation flags|generation parameters",
+        r"to save the configuration|[Gg]eneration ?[Cc]onfig|generation flags|generation parameters",
         "Make `model.generation_config` consistent before the training, for example `do_sample=True` with a "
         "`temperature`, or `temperature=None` without.",
     ),
     (r"out of memory|OutOfMemory|can't allocate memory", ""),
-    (r"No space left|disk is full|ENOSPC", "Make room, set `save_total_limit`, or give an `output_dir` on another disk."),
+    (
+        r"No space left|disk is full|ENOSPC",
+        "Make room, set `save_total_limit`, or give an `output_dir` on another disk.",
+    ),
     (
         r"Input contains NaN|continuous is not supported|Target is multiclass|Classification metrics can't handle",
         "Give the metric labels and predictions of the form that it takes; -100 marks labels to leave out.",
@@ -43,10 +46,6 @@ _CURES = (
     (
         r"can't pickle|cannot pickle|Can't pickle|cannot be pickled",
         "A checkpoint keeps this object; leave out of its state what cannot be written, such as locks, files and lambdas.",
-    ),
-    (
-        r"did not return a loss",
-        "",
     ),
     (
         r"device-side assert|index out of range in self",
@@ -122,5 +121,7 @@ def lacking_login(args: TrainingArguments) -> str | None:
     try:
         HfApi().whoami(token=token)
     except Exception as error:
-        return f"`push_to_hub=True` uploads the model, and the hub does not accept the login ({reason_of(error)}). {cure}"
+        return (
+            f"`push_to_hub=True` uploads the model, and the hub does not accept the login ({reason_of(error)}). {cure}"
+        )
     return None

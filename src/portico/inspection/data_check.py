@@ -27,13 +27,19 @@ _KINDS = {
         "batches cannot be made by the data collator",
         "give rows that fit together, a tokenizer as `processing_class` that pads them, or another `data_collator`.",
     ),
-    "label": ("rows have labels that the model does not have", "load it with the right `num_labels`, or correct them."),
+    "label": (
+        "rows have labels that the model does not have",
+        "load it with the right `num_labels`, or correct them.",
+    ),
     "finite": ("rows hold numbers that are not finite", "correct these examples, or leave them out."),
     "token": (
         "rows have token ids outside of the vocabulary",
         "use the tokenizer of the model, or call `model.resize_token_embeddings(len(tokenizer))`.",
     ),
-    "long": ("rows are longer than the model takes", "let the tokenizer cut them, by `truncation=True, max_length=...`."),
+    "long": (
+        "rows are longer than the model takes",
+        "let the tokenizer cut them, by `truncation=True, max_length=...`.",
+    ),
     "empty": ("rows are empty", "leave them out, by `data.filter`."),
     "unlabelled": (
         "rows have no label that counts, since all are -100, and a batch of them has the loss NaN",
@@ -69,7 +75,9 @@ class ModelLimits:
                 table = None
         size = table.num_embeddings if isinstance(table, nn.Embedding) else None
         name = type(model).__name__
-        is_classifier = name.endswith(("ForSequenceClassification", "ForTokenClassification", "ForImageClassification"))
+        is_classifier = name.endswith(
+            ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification")
+        )
         labels = config.num_labels if is_classifier and config.num_labels > 1 else None
         is_language_model = name.endswith(("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "ForMaskedLM"))
         positions = None if config.is_encoder_decoder and not is_classifier else num_positions(model, config)
@@ -117,7 +125,7 @@ def examine(name: str, loader: Any, limits: ModelLimits, *, num_rows: int) -> Ex
     collate = getattr(loader, "collate_fn", None) or (lambda rows: None)
     size = int(getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None) or 8)
     whole = Examined(name)
-    with _kept_random_states():
+    with kept_random_states():
         if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
             _examine_stream(whole, dataset, collate, limits, size, num_rows)
             return whole
@@ -135,9 +143,7 @@ def _unchanged(part: Examined) -> Examined:
     return part
 
 
-def _examine_stream(
-    whole: Examined, stream: Any, collate: Any, limits: ModelLimits, size: int, num_rows: int
-) -> None:
+def _examine_stream(whole: Examined, stream: Any, collate: Any, limits: ModelLimits, size: int, num_rows: int) -> None:
     rows: list[tuple[int, Any]] = []
     try:
         for row in enumerate(islice(iter(stream), num_rows)):
@@ -291,11 +297,10 @@ def _numbers(value: Any) -> "np.ndarray[Any, Any] | None":
 
 
 @contextmanager
-def _kept_random_states() -> Iterator[None]:
+def kept_random_states() -> Iterator[None]:
     """Leave the global generators as they were: data sets may draw from them."""
     states = (random.getstate(), np.random.get_state())
     with torch.random.fork_rng(devices=[]):
         yield
     random.setstate(states[0])
     np.random.set_state(states[1])
-

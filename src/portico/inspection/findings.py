@@ -75,6 +75,8 @@ class Fingerprint:
     loss: float
     weights: int
     """CRC-32 of the weights after the step."""
+    is_random: bool = False
+    """Whether the data are drawn at random when they are read."""
 
 
 @dataclass
@@ -136,6 +138,8 @@ def difference(uninterrupted: Fingerprint, resumed: Fingerprint) -> str | None:
     what = f"step {uninterrupted.step}"
     if resumed.step != uninterrupted.step:
         return f"a resumed run continues with step {resumed.step} instead of {what}"
+    if uninterrupted.is_random:
+        return None
     if resumed.batches != uninterrupted.batches:
         return (
             f"a resumed run trains {what} on other examples; let the data set return the same example for an index "

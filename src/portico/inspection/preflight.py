@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-
 from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
@@ -179,7 +178,7 @@ def preflight(trainer: "Trainer", *, data: bool = True, rows: int = 10_000) -> P
         What was found; it displays itself as the last line of a cell. The resume is tried in this process, and not
         in a new one as by ``portico preflight``.
     """
-    with sheltered() as shelter, _restored(trainer):
+    with sheltered() as shelter, _restored(trainer) as attributes:
         settings = Settings(str(shelter.folder), data, rows, redirects=True, is_inside=True, begun=time.time())
         rehearsal = Rehearsal(settings)
         rehearsal.uploads = trainer.args.push_to_hub
@@ -189,6 +188,7 @@ def preflight(trainer: "Trainer", *, data: bool = True, rows: int = 10_000) -> P
         rehearsal.finish()
         record = rehearsal.record
         if record.fingerprint is not None and record.checkpoint:
+            trainer.optimizer, trainer.lr_scheduler = attributes["optimizer"], attributes["lr_scheduler"]
             _resume(rehearsal, trainer)
         free = free_bytes(Path(record.forecasts[0].output_dir)) if record.forecasts else 0
         return Preflight(record, free)
@@ -212,7 +212,6 @@ def _resume(rehearsal: Rehearsal, trainer: "Trainer") -> None:
         if type(callback).__module__ == Rehearsal.__module__:
             trainer.remove_callback(callback)
     again = Rehearsal(Settings(str(rehearsal.folder), False, redirects=True, is_inside=True, resumes=resumes))
-    trainer.optimizer = trainer.lr_scheduler = None
     _train(again, trainer)
     if again.record.faults or again.record.fingerprint is None:
         why = again.record.faults[0].sentence if again.record.faults else "it made no step."
@@ -226,8 +225,11 @@ def _resume(rehearsal: Rehearsal, trainer: "Trainer") -> None:
 
 
 @contextmanager
-def _restored(trainer: "Trainer") -> Iterator[None]:
-    """Restore what a training changes: weights, arguments, data, callbacks, state and the random generators."""
+def _restored(trainer: "Trainer") -> Iterator[dict[str, Any]]:
+    """Restore what a training changes: weights, arguments, data, callbacks, state and the random generators.
+
+    Yields the attributes that the trainer has before.
+    """
     weights = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
     arguments, attributes = copy.copy(vars(trainer.args)), copy.copy(vars(trainer))
     callbacks = list(trainer.callback_handler.callbacks)
@@ -235,7 +237,7 @@ def _restored(trainer: "Trainer") -> Iterator[None]:
     show, was_training = warnings.showwarning, trainer.model.training
     try:
         with torch.random.fork_rng():
-            yield
+            yield attributes
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])

@@ -25,12 +25,12 @@ import psutil
 import torch
 from torch import distributed, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from typing_extensions import override
 
 from portico.distributed.sharding import BatchSamplerShard
 from portico.inspection.causes import explain, lacking_json, lacking_login
-from portico.inspection.data_check import Examined, ModelLimits, examine, length_of
+from portico.inspection.data_check import Examined, ModelLimits, examine, kept_random_states, length_of
 from portico.inspection.findings import FAILED, SKIPPED, Fingerprint, Forecast, Rehearsed, Repeated, Stage
 from portico.inspection.memory import PeakMemory, device_memory
 from portico.observers import ObservedTrainer, Observer, observe
@@ -120,7 +120,8 @@ class Rehearsal(Observer):
         name = self._begun[0] if self._begun else SCRIPT
         if not any(error is told for told in self._told):
             self._told.append(error)
-            self.record.add_fault(name, explain(error, name, trainer))
+            said = explain(error, name, trainer).replace(f"{self.folder}/", "")
+            self.record.add_fault(name, said)
         self.finish(FAILED)
 
     @contextmanager
@@ -358,6 +359,8 @@ def count_repetitions(forecast: Forecast, args: TrainingArguments, state: Traine
     """Count the evaluations and checkpoints of a whole run, as transformers' ``DefaultFlowCallback`` asks for them."""
     forecast.num_steps = state.max_steps
     epochs = math.ceil(args.num_train_epochs if args.max_steps <= 0 else state.num_train_epochs)
+    if epochs > state.max_steps:  # of a stream, whose passes nobody knows
+        epochs = 1
     by_kind = {"no": 0, "epoch": epochs}
     for kind, strategy, every in (
         (EVALUATION, args.eval_strategy, state.eval_steps),
@@ -435,7 +438,9 @@ class ShortEpoch:
         args.max_steps = self.num_steps + 2
         if self.rows is not None:
             dataset: Any = trainer.train_dataset
-            trainer.train_dataset = dataset.select(self.rows) if hasattr(dataset, "select") else Rows(dataset, self.rows)
+            trainer.train_dataset = (
+                dataset.select(self.rows) if hasattr(dataset, "select") else Rows(dataset, self.rows)
+            )
             args.train_sampling_strategy = "sequential"
 
     def restore(self, trainer: "Trainer") -> None:
@@ -570,7 +575,15 @@ class RehearsedRun(TrainerCallback):
             record.checkpoint, record.max_steps = str(kept), self._epoch.num_steps + 2
 
     def _rehearse_rotation(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
-        self._rehearsal.record.fingerprint = self._rehearsal.record.fingerprint or self._watch.fingerprint(state)
+        record = self._rehearsal.record
+        if record.fingerprint is None:
+            record.fingerprint = self._watch.fingerprint(state)
+            record.fingerprint.is_random = draws_at_random(self._trainer)
+            if record.fingerprint.is_random:
+                record.warnings.append(
+                    "The data are drawn at random whenever they are read, so a resumed run sees other draws, and only "
+                    "whether it can be resumed was tried."
+                )
         if str(getattr(args.save_strategy, "value", args.save_strategy)) == "no":
             return
         with self._rehearsal.stage(ROTATION, self._trainer):
@@ -601,6 +614,12 @@ class ResumedRun(TrainerCallback):
         self._rehearsal.end_script()
         raise ResumeCompared(0)
 
+    @override
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        _do_nothing_else(control)
+
 
 class StepWatch(Observer):
     """Notes batches, loss and weights of one step."""
@@ -629,6 +648,29 @@ class StepWatch(Observer):
         for parameter in self._trainer.model.parameters():
             weights = checksum_of(parameter, weights)
         return Fingerprint(state.global_step, self._batches, self._loss, weights)
+
+
+def draws_at_random(trainer: "Trainer") -> bool:
+    """Return whether a batch depends on the random generators when it is read, as augmentation and masking do."""
+    loader: Any = trainer.get_train_dataloader()
+    dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__") and collate is not None):
+        return False
+
+    def read(seed: int) -> int:
+        set_seed(seed)
+        batch = collate([dataset[index] for index in range(min(len(dataset), 8))])
+        checksum = 0
+        for name in sorted(batch) if isinstance(batch, Mapping) else ():
+            checksum = checksum_of(batch[name], checksum)
+        return checksum
+
+    with kept_random_states():
+        try:
+            first = read(1)
+            return read(1) == first and any(read(seed) != first for seed in (2, 3))
+        except Exception:  # of data that are read in their own way
+            return False
 
 
 def checksum_of(value: object, checksum: int = 0) -> int:
@@ -899,4 +941,3 @@ def watch_script(rehearsal: Rehearsal) -> None:
         show(kind, error, trace)
 
     sys.excepthook = shown
-

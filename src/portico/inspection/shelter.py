@@ -24,8 +24,30 @@ _READ_ONLY, _REMOUNT, _BIND, _AND_BELOW = 1, 32, 4096, 16384
 _PRIVATE_BELOW = (1 << 18) | _AND_BELOW
 # File systems that hold no files of users, or whose content is no file; everything else is covered.
 _NO_DISKS = frozenset(
-    "autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl hugetlbfs mqueue nsfs "
-    "proc pstore ramfs rpc_pipefs securityfs squashfs sysfs tracefs".split()
+    [
+        "autofs",
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "devtmpfs",
+        "efivarfs",
+        "fusectl",
+        "hugetlbfs",
+        "mqueue",
+        "nsfs",
+        "proc",
+        "pstore",
+        "ramfs",
+        "rpc_pipefs",
+        "securityfs",
+        "squashfs",
+        "sysfs",
+        "tracefs",
+    ]
 )
 _NEVER_COVERED = ("proc", "sys", "dev", "run", "boot", "lost+found")
 # Waits until all who hold the other end of the pipe have ended. What they started may end a moment later.
@@ -65,7 +87,7 @@ class Shelter:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(self.lifeline,),
-                preexec_fn=self._enter if self.covers_disks else None,  # noqa: PLW1509  # no other thread runs
+                preexec_fn=self._enter if self.covers_disks else None,  # no other thread runs
             )
 
     def _enter(self) -> None:
