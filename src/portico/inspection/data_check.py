@@ -20,6 +20,7 @@ _MOST_NAMED = 5
 _ROWS_AT_ONCE = 256
 _ROWS_FOR_WORKERS = 20_000  # with fewer, starting them takes longer than reading
 _IGNORED = -100
+_CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification")
 # What each kind of fault is, and its cure.
 _KINDS = {
     "raises": ("rows cannot be read", "correct these examples, or leave them out."),

@@ -1,8 +1,8 @@
-"""The rehearsal of a training inside its script: an observer that takes each ``train()`` through every stage of a run.
+"""The rehearsal of a training in its script: an observer that takes each ``train()`` through every stage of a run.
 
-It first runs the training itself for a few steps, for their time. Then ``train()`` runs over a short epoch: the longest
-examples and what the last, shorter window of a real epoch has. In its second pass it evaluates, logs and saves once,
-and after one more step, which a resumed run repeats, it saves again and ends as a real run does.
+It first runs the training itself for a few steps, for their time. Then ``train()`` runs over a short epoch: the
+longest examples and what the last, shorter window of a real epoch has. In its second pass it evaluates, logs and saves
+once, and after one more step, which a resumed run repeats, it saves again and ends as a real run does.
 """
 
 import logging
@@ -296,8 +296,7 @@ class Rehearsal(Observer):
     @override
     def on_evaluation(self, session: "EvaluationSession") -> None:
         dataset = getattr(session.loader, "dataset", None)
-        lengths = self._lengths.get(id(dataset)) or self._lengths_of(dataset)
-        self._evaluations.append(LimitedEvaluation(session, lengths, self))
+        self._evaluations.append(LimitedEvaluation(session, self._lengths_of(dataset), self))
 
     def end_evaluation(self) -> "LimitedEvaluation | None":
         """Return the innermost evaluation, which has ended."""

@@ -23,31 +23,10 @@ _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
 _READ_ONLY, _REMOUNT, _BIND, _AND_BELOW = 1, 32, 4096, 16384
 _PRIVATE_BELOW = (1 << 18) | _AND_BELOW
 # File systems that hold no files of users, or whose content is no file; everything else is covered.
-_NO_DISKS = frozenset(
-    [
-        "autofs",
-        "binfmt_misc",
-        "bpf",
-        "cgroup",
-        "cgroup2",
-        "configfs",
-        "debugfs",
-        "devpts",
-        "devtmpfs",
-        "efivarfs",
-        "fusectl",
-        "hugetlbfs",
-        "mqueue",
-        "nsfs",
-        "proc",
-        "pstore",
-        "ramfs",
-        "rpc_pipefs",
-        "securityfs",
-        "squashfs",
-        "sysfs",
-        "tracefs",
-    ]
+_NO_DISKS = (
+    *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs"),
+    *("fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "squashfs"),
+    *("sysfs", "tracefs"),
 )
 _NEVER_COVERED = ("proc", "sys", "dev", "run", "boot", "lost+found")
 # Waits until all who hold the other end of the pipe have ended. What they started may end a moment later.
