@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from portico.loop.evaluation import EvaluationSession
-
 
 class ObservedTrainer(Protocol):
     """The attributes of a trainer that observers use; ``transformers.Trainer`` has them too."""
@@ -41,6 +39,19 @@ class ObservedTrainer(Protocol):
     def callback_handler(self) -> Any: ...
     @property
     def compute_loss(self) -> "Callable[..., Any]": ...
+
+
+class ObservedEvaluation(Protocol):
+    """The attributes of an evaluation that observers use, and may replace."""
+
+    trainer: Any
+    loader: Any
+    """Its batches."""
+    losses: Any
+    """Collects the loss of each example; ``logits``, ``labels`` and ``inputs`` do so for what they are named after."""
+    logits: Any
+    labels: Any
+    inputs: Any
 
 
 class Observer:
@@ -66,7 +77,7 @@ class Observer:
         even if worker processes load the batches. The method is not called for streams, which have no indices.
         """
 
-    def on_evaluation(self, session: "EvaluationSession") -> None:
+    def on_evaluation(self, session: "ObservedEvaluation") -> None:
         """An evaluation or a prediction starts; ``session.loader`` and what collects its outputs may be replaced."""
 
     def on_training_step_begin(self, trainer: ObservedTrainer, model: "nn.Module", inputs: "dict[str, Any]") -> None:

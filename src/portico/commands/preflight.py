@@ -121,7 +121,7 @@ def _launcher(name: str) -> str | None:
 
 def _rehearse(shelter: Shelter, words: list[str], *, checks_data: bool, num_rows: int) -> "tuple[Rehearsed, str]":
     """Run the script in rehearsal, and once more to resume it; return what was found, and the end of its output."""
-    from portico.inspection.findings import FAILED, PASSED, Stage, difference, merged, read_rehearsals
+    from portico.inspection.findings import FAILED, PASSED, Stage, merged, read_rehearsals, resume_difference
 
     settings: dict[str, Any] = {
         "folder": str(shelter.folder),
@@ -135,10 +135,14 @@ def _rehearse(shelter: Shelter, words: list[str], *, checks_data: bool, num_rows
     found = read_rehearsals(shelter.folder)
     if not found or not any(rehearsed.stages or rehearsed.faults for rehearsed in found):
         print(log[-4000:], file=sys.stderr)
+        if code:
+            raise InputError(
+                "The script fails by itself before its training, as shown above, so nothing was rehearsed; correct it, "
+                "or give the arguments that it needs."
+            )
         raise InputError(
-            "The script fails by itself before its training, as shown above; nothing was rehearsed."
-            if code
-            else "The script built no Trainer, or called no `train()`, so there is nothing to rehearse."
+            "The script built no Trainer, or called no `train()`, so there is nothing to rehearse; give a script that "
+            "trains with the Trainer of transformers or of portico."
         )
     whole = merged(found)
     if code and not whole.faults:
@@ -157,7 +161,7 @@ def _rehearse(shelter: Shelter, words: list[str], *, checks_data: bool, num_rows
             why = of_process[0] if of_process else _how_it_ended(code, "resume", log_of_resume)
             sentence: str | None = f"A resume from a checkpoint fails: {why}"
         else:
-            differs = difference(whole.fingerprint, resumed.fingerprint)
+            differs = resume_difference(whole.fingerprint, resumed.fingerprint)
             sentence = None if differs is None else f"{differs[0].upper()}{differs[1:]}."
         if sentence is not None:
             whole.add_fault("resume", sentence)

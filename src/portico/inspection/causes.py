@@ -66,7 +66,7 @@ _TRAINING_MEMORY = (
 )
 
 
-def explain(error: BaseException, stage: str, trainer: "Trainer | None") -> str:
+def explain_fault(error: BaseException, stage: str, trainer: "Trainer | None") -> str:
     """Return why a stage failed: what was raised where in the user's code, and what cures it."""
     if isinstance(error, InputError):
         return str(error)

@@ -120,7 +120,7 @@ class Examined:
         return found
 
 
-def examine(name: str, loader: Any, limits: ModelLimits, *, num_rows: int) -> Examined:
+def examine_data(name: str, loader: Any, limits: ModelLimits, *, num_rows: int) -> Examined:
     """Read all examples of a loader's data set, or ``num_rows`` of a stream, and make batches of them."""
     dataset = getattr(loader, "dataset", None)
     collate = getattr(loader, "collate_fn", None) or (lambda rows: None)
@@ -130,7 +130,7 @@ def examine(name: str, loader: Any, limits: ModelLimits, *, num_rows: int) -> Ex
         if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
             _examine_stream(whole, dataset, collate, limits, size, num_rows)
             return whole
-        parts = _Parts(name, dataset, collate, limits, size)
+        parts = _RowGroups(name, dataset, collate, limits, size)
         workers = len(os.sched_getaffinity(0)) if len(dataset) >= _ROWS_FOR_WORKERS else 0
         if workers and torch.cuda.is_initialized():
             workers = 0  # a process that has used the device cannot be copied
@@ -157,7 +157,7 @@ def _examine_stream(whole: Examined, stream: Any, collate: Any, limits: ModelLim
     _examine_rows(whole, rows, collate, limits, size)
 
 
-class _Parts(Dataset[Examined]):
+class _RowGroups(Dataset[Examined]):
     """The findings of some hundred rows at an index."""
 
     def __init__(self, name: str, dataset: Any, collate: Any, limits: ModelLimits, size: int) -> None:

@@ -133,7 +133,7 @@ def read_rehearsals(folder: Path) -> list[Rehearsed]:
     return sorted((Rehearsed.from_json(read_text(file)) for file in files), key=lambda one: (one.rank, one.begun))
 
 
-def difference(uninterrupted: Fingerprint, resumed: Fingerprint) -> str | None:
+def resume_difference(uninterrupted: Fingerprint, resumed: Fingerprint) -> str | None:
     """Return in what a resumed step differs, the cause before its effects; None if it is the same."""
     what = f"step {uninterrupted.step}"
     if resumed.step != uninterrupted.step:

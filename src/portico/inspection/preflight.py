@@ -17,7 +17,7 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
-from portico.inspection.findings import FAILED, PASSED, Fault, Rehearsed, Stage, difference
+from portico.inspection.findings import FAILED, PASSED, Fault, Rehearsed, Stage, resume_difference
 from portico.inspection.rehearsal import Rehearsal, Settings
 from portico.inspection.shelter import free_bytes, sheltered
 from portico.observers import observe
@@ -217,7 +217,7 @@ def _resume(rehearsal: Rehearsal, trainer: "Trainer") -> None:
         why = again.record.faults[0].sentence if again.record.faults else "it made no step."
         first.add_fault("resume", f"A resume from a checkpoint fails: {why}")
     elif first.fingerprint is not None:
-        differs = difference(first.fingerprint, again.record.fingerprint)
+        differs = resume_difference(first.fingerprint, again.record.fingerprint)
         if differs is not None:
             first.add_fault("resume", f"{differs[0].upper()}{differs[1:]}.")
     is_equal = all(fault.stage != "resume" for fault in first.faults)

@@ -29,14 +29,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import override
 
 from portico.distributed.sharding import BatchSamplerShard
-from portico.inspection.causes import explain, lacking_json, lacking_login
-from portico.inspection.data_check import Examined, ModelLimits, examine, kept_random_states, length_of
+from portico.inspection.causes import explain_fault, lacking_json, lacking_login
+from portico.inspection.data_check import Examined, ModelLimits, examine_data, kept_random_states, length_of
 from portico.inspection.findings import FAILED, SKIPPED, Fingerprint, Forecast, Rehearsed, Repeated, Stage
 from portico.inspection.memory import PeakMemory, device_memory
-from portico.observers import ObservedTrainer, Observer, observe
+from portico.observers import ObservedEvaluation, ObservedTrainer, Observer, observe
+from portico.trust.disk import copy_file
 
 if TYPE_CHECKING:
-    from portico.loop.evaluation import EvaluationSession
     from portico.trainer import Trainer
 
 FIRST_STEPS, LONGEST, LAST_WINDOW = "first steps", "longest examples", "end of an epoch"
@@ -120,7 +120,7 @@ class Rehearsal(Observer):
         name = self._begun[0] if self._begun else SCRIPT
         if not any(error is told for told in self._told):
             self._told.append(error)
-            said = explain(error, name, trainer).replace(f"{self.folder}/", "")
+            said = explain_fault(error, name, trainer).replace(f"{self.folder}/", "")
             self.record.add_fault(name, said)
         self.finish(FAILED)
 
@@ -258,9 +258,9 @@ class Rehearsal(Observer):
             try:
                 loader = make_loader()
             except Exception as error:
-                self.record.add_fault(DATA, explain(error, DATA, trainer))
+                self.record.add_fault(DATA, explain_fault(error, DATA, trainer))
                 continue
-            examined = examine(name, loader, limits, num_rows=self.settings.num_rows)
+            examined = examine_data(name, loader, limits, num_rows=self.settings.num_rows)
             self._keep_lengths(trainer, name, loader, examined)
             for sentence in examined.sentences():
                 self.record.add_fault(DATA, sentence)
@@ -294,7 +294,7 @@ class Rehearsal(Observer):
     # ---- Evaluations ----
 
     @override
-    def on_evaluation(self, session: "EvaluationSession") -> None:
+    def on_evaluation(self, session: ObservedEvaluation) -> None:
         dataset = getattr(session.loader, "dataset", None)
         self._evaluations.append(LimitedEvaluation(session, self._lengths_of(dataset), self))
 
@@ -341,7 +341,8 @@ class FirstSteps(TrainerCallback):
         _wait_for_device()
         self._ends.append(time.perf_counter())
         _do_nothing_else(control)
-        first, last, number = self._ends[0], self._ends[-1], len(self._ends)
+        first, last = self._ends[0], self._ends[-1]
+        number = len(self._ends)
         if number > 1:
             self._forecast.step_seconds = (last - first) / (number - 1)
         is_enough = number >= _STEPS_IN_PROCESSES if self._is_shared else last - first > _SECONDS_OF_STEPS
@@ -689,7 +690,7 @@ def keep_copy(checkpoint: Path, kept: Path) -> None:
             with suppress(OSError):
                 target.hardlink_to(file)
                 continue
-            target.write_bytes(file.read_bytes())
+            copy_file(file, target)
 
 
 # ---- An evaluation of a few batches ----
@@ -697,7 +698,8 @@ def keep_copy(checkpoint: Path, kept: Path) -> None:
 
 class _Fixed(BatchSampler):
     def __init__(self, batches: list[list[int]], batch_size: int) -> None:
-        self.batches, self.batch_size, self.drop_last = batches, batch_size, False
+        self.batches, self.batch_size = batches, batch_size
+        self.drop_last = False
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.batches)
@@ -730,7 +732,7 @@ class LimitedEvaluation:
     So metrics, post-processing and memory are those of a real evaluation.
     """
 
-    def __init__(self, session: "EvaluationSession", lengths: Sequence[int], rehearsal: Rehearsal) -> None:
+    def __init__(self, session: ObservedEvaluation, lengths: Sequence[int], rehearsal: Rehearsal) -> None:
         self._rehearsal = rehearsal
         self._start = time.perf_counter()
         self._marks = [self._start]
@@ -738,7 +740,7 @@ class LimitedEvaluation:
         self._num_first = _TIMED_BATCHES
         self._choose(session, lengths)
 
-    def _choose(self, session: "EvaluationSession", lengths: Sequence[int]) -> None:
+    def _choose(self, session: ObservedEvaluation, lengths: Sequence[int]) -> None:
         loader: Any = session.loader
         sampler = getattr(loader, "batch_sampler", None)
         count = getattr(getattr(sampler, "config", None), "num_processes", 1)
@@ -798,8 +800,8 @@ class _Expanded:
     """Outputs of some examples, repeated to the number of all."""
 
     def __init__(self, outputs: Any, num_rows: int, num_batches: int, rehearsal: Rehearsal) -> None:
-        self._outputs, self._num_rows, self._num_batches = outputs, num_rows, num_batches
-        self._rehearsal = rehearsal
+        self._outputs, self._rehearsal = outputs, rehearsal
+        self._num_rows, self._num_batches = num_rows, num_batches
 
     def add(self, *args: Any, **kwargs: Any) -> None:
         self._outputs.add(*args, **kwargs)
@@ -903,7 +905,7 @@ def _hear_warnings(heard: list[str]) -> None:
             hear(str(message))
         show(message, category, *args, **kwargs)
 
-    class Listener(logging.Handler):
+    class WarningListener(logging.Handler):
         @override
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
@@ -911,7 +913,7 @@ def _hear_warnings(heard: list[str]) -> None:
 
     warnings.showwarning = showed
     for name in ("transformers", "portico"):
-        logging.getLogger(name).addHandler(Listener())
+        logging.getLogger(name).addHandler(WarningListener())
 
 
 class UploadSkipped(SystemExit):
