@@ -137,8 +137,8 @@ def _rehearse(shelter: Shelter, words: list[str], *, checks_data: bool, num_rows
         print(log[-4000:], file=sys.stderr)
         if code:
             raise InputError(
-                "The script fails by itself before its training, as shown above, so nothing was rehearsed; correct it, "
-                "or give the arguments that it needs."
+                "The script fails by itself before its training, as shown above, so nothing was rehearsed; correct "
+                "it, or give the arguments that it needs."
             )
         raise InputError(
             "The script built no Trainer, or called no `train()`, so there is nothing to rehearse; give a script that "

@@ -21,8 +21,8 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "/portico/", 
 _CURES = (
     (
         r"not JSON serializable",
-        "`trainer_state.json` and `config.json` take numbers, strings, lists and dicts; let `compute_metrics`, `log` and "
-        "callback states return plain Python values, such as by `float(value)` and `array.tolist()`.",
+        "`trainer_state.json` and `config.json` take numbers, strings, lists and dicts; let `compute_metrics`, `log` "
+        "and callback states return plain Python values, such as by `float(value)` and `array.tolist()`.",
     ),
     (
         r"shar(e|ed|ing) (memory|tensors)|shared tensors|share memory",
@@ -45,7 +45,7 @@ _CURES = (
     ),
     (
         r"can't pickle|cannot pickle|Can't pickle|cannot be pickled",
-        "A checkpoint keeps this object; leave out of its state what cannot be written, such as locks, files and lambdas.",
+        "A checkpoint keeps this object; leave out of its state what cannot be written, such as locks and lambdas.",
     ),
     (
         r"device-side assert|index out of range in self",
