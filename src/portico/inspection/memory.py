@@ -22,6 +22,7 @@ class PeakMemory:
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._peak = 0
+        self._is_over = False
         threading.Thread(target=self._look, daemon=True, name="portico-memory").start()
 
     def begin(self) -> None:
@@ -35,7 +36,11 @@ class PeakMemory:
         self._peak = max(self._peak, self._process.memory_info().rss)
         return self._peak
 
+    def end(self) -> None:
+        """End the thread."""
+        self._is_over = True
+
     def _look(self) -> None:
-        while True:
+        while not self._is_over:
             self._peak = max(self._peak, self._process.memory_info().rss)
             time.sleep(_BETWEEN_LOOKS)

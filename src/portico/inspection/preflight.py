@@ -178,14 +178,14 @@ def preflight(trainer: "Trainer", *, data: bool = True, rows: int = 10_000) -> P
         What was found; it displays itself as the last line of a cell. The resume is tried in this process, and not
         in a new one as by ``portico preflight``.
     """
-    with sheltered() as shelter, _restored(trainer) as attributes:
+    with sheltered(covers_disks=False) as shelter, _restored(trainer) as attributes:
         settings = Settings(str(shelter.folder), data, rows, redirects=True, is_inside=True, begun=time.time())
         rehearsal = Rehearsal(settings)
         rehearsal.uploads = trainer.args.push_to_hub
         trainer.args.push_to_hub = False
         rehearsal.redirect(trainer.args)
         _train(rehearsal, trainer)
-        rehearsal.finish()
+        rehearsal.close()
         record = rehearsal.record
         if record.fingerprint is not None and record.checkpoint:
             trainer.optimizer, trainer.lr_scheduler = attributes["optimizer"], attributes["lr_scheduler"]
@@ -213,6 +213,7 @@ def _resume(rehearsal: Rehearsal, trainer: "Trainer") -> None:
             trainer.remove_callback(callback)
     again = Rehearsal(Settings(str(rehearsal.folder), False, redirects=True, is_inside=True, resumes=resumes))
     _train(again, trainer)
+    again.close()
     if again.record.faults or again.record.fingerprint is None:
         why = again.record.faults[0].sentence if again.record.faults else "it made no step."
         first.add_fault("resume", f"A resume from a checkpoint fails: {why}")

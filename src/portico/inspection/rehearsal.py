@@ -142,6 +142,11 @@ class Rehearsal(Observer):
         with suppress(FileNotFoundError):  # the rehearsal was ended, and its folder removed
             self.record.save(self.folder, self._name)
 
+    def close(self) -> None:
+        """End the stage that is running, and stop measuring."""
+        self.finish()
+        self._memory.end()
+
     # ---- The script ----
 
     @override

@@ -74,7 +74,7 @@ class Shelter:
 
 
 @contextmanager
-def sheltered() -> Iterator[Shelter]:
+def sheltered(*, covers_disks: bool = True) -> Iterator[Shelter]:
     """Yield a shelter; its folder is gone after the block, and after the end of a process that was killed in it."""
     folder = Path(tempfile.mkdtemp(prefix="portico-preflight-"))
     reading, writing = os.pipe()
@@ -87,7 +87,7 @@ def sheltered() -> Iterator[Shelter]:
     )
     os.close(reading)
     try:
-        yield Shelter(folder, writing, _can_cover_disks(folder))
+        yield Shelter(folder, writing, covers_disks and _can_cover_disks(folder))
     finally:
         os.close(writing)
         remover.wait()
