@@ -5,6 +5,7 @@ Each kind is a script, run under ``portico preflight`` and then for real under `
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ KINDS = ("classification", "causal", "seq2seq", "mrc", "ddp")
 
 def measure(kind: str) -> None:
     """Print predicted and real time and peak memory of a kind, and what the preflight itself took."""
+    os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         script = [__file__, "--script", kind, f"{folder}/out"]
         launched = [*("torchrun", "--nproc-per-node", "2")] * (kind == "ddp")

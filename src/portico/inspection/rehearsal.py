@@ -5,6 +5,7 @@ longest examples and what the last, shorter window of a real epoch has. In its s
 once, and after one more step, which a resumed run repeats, it saves again and ends as a real run does.
 """
 
+import errno
 import logging
 import math
 import os
@@ -118,6 +119,10 @@ class Rehearsal(Observer):
     def fail(self, error: BaseException, trainer: "Trainer | None" = None) -> None:
         """End the stage that is running with an error, and write down its cause."""
         name = self._begun[0] if self._begun else SCRIPT
+        if isinstance(error, OSError) and error.errno == errno.EXDEV:
+            # An overlay for users without privileges cannot rename a folder of the disk below.
+            self.finish(SKIPPED, "an older folder cannot be moved in a rehearsal")
+            return
         if not any(error is told for told in self._told):
             self._told.append(error)
             said = explain_fault(error, name, trainer).replace(f"{self.folder}/", "")

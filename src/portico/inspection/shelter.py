@@ -138,8 +138,8 @@ def cover_disks(folder: Path) -> None:
             waiting += [path for path in _folders_in(place) if not os.path.ismount(path)]
     for place in sorted(protected, key=_depth):
         _protect(place)
-    # The attributes of a user, since without privileges there are no others.
-    attributes = "" if is_privileged else ",userxattr"
+    # A folder of the disk below can be renamed with the first, which needs privileges; the second is for users.
+    attributes = ",redirect_dir=on" if is_privileged else ",userxattr"
     for number, place in sorted(enumerate(covered), key=lambda pair: _depth(pair[1])):
         layers = f"lowerdir={here}/lower/{number},upperdir={here}/upper/{number},workdir={here}/work/{number}"
         try:
