@@ -134,7 +134,8 @@ def examine_data(name: str, loader: Any, limits: ModelLimits, *, num_rows: int) 
         workers = len(os.sched_getaffinity(0)) if len(dataset) >= _ROWS_FOR_WORKERS else 0
         if workers and torch.cuda.is_initialized():
             workers = 0  # a process that has used the device cannot be copied
-        reader = DataLoader(parts, batch_size=None, num_workers=workers, collate_fn=_unchanged)
+        unbatched: Any = _unchanged
+        reader = DataLoader(parts, batch_size=None, num_workers=workers, collate_fn=unbatched)
         for part in reader:
             whole.join(part)
     return whole

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -263,7 +264,7 @@ class Rehearsal(Observer):
         if trainer.eval_dataset is not None and not named:
             sets["eval_dataset"] = trainer.get_eval_dataloader
         for key in named:
-            sets[f"eval_dataset[{key!r}]"] = lambda key=key: trainer.get_eval_dataloader(key)
+            sets[f"eval_dataset[{key!r}]"] = partial(trainer.get_eval_dataloader, key)
         for name, make_loader in sets.items():
             try:
                 loader = make_loader()
@@ -774,7 +775,9 @@ class LimitedEvaluation:
         chosen = {*range(_TIMED_BATCHES), max(range(len(rounds)), key=longest_in), len(rounds) - 1}
         self._num_tried = len(chosen)
         limited = [batch for number in sorted(chosen) for batch in rounds[number]]
-        made = DataLoader(dataset, batch_sampler=_Fixed(limited, inner.batch_size), collate_fn=loader.collate_fn)
+        made: DataLoader[Any] = DataLoader(
+            loader.dataset, batch_sampler=_Fixed(limited, inner.batch_size), collate_fn=loader.collate_fn
+        )
         prepared = session.trainer.accelerator.prepare(made)
         for name in ("own_batch_size", "transfer"):
             if hasattr(loader, name):
@@ -882,7 +885,7 @@ def _answers_elsewhere(trainer: "Trainer") -> list[str]:
     for name in ("train_examples", "eval_examples"):
         examples = trainer.__dict__.get(name)
         wrong: list[str] = []
-        for row, example in enumerate(examples if isinstance(examples, Sized) else ()):
+        for row, example in enumerate(examples or ()):
             if not isinstance(example, Mapping) or "context" not in example or "answers" not in example:
                 break
             answers = example["answers"]
