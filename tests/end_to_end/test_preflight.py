@@ -128,5 +128,5 @@ def test_command_line_in_rehearsal(tmp_path):
     settings = ["+experiment=text_classification", "debug=default", "args.use_cpu=true"]
     ended = portico("train", *settings, "mode=preflight", folder=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert re.search(r"│ checkpoint +│ passed", ended.stdout)
+    assert re.search(r"│ final save +│ passed", ended.stdout)
     assert not list(tmp_path.iterdir())

@@ -775,9 +775,8 @@ class LimitedEvaluation:
         chosen = {*range(_TIMED_BATCHES), max(range(len(rounds)), key=longest_in), len(rounds) - 1}
         self._num_tried = len(chosen)
         limited = [batch for number in sorted(chosen) for batch in rounds[number]]
-        made: DataLoader[Any] = DataLoader(
-            loader.dataset, batch_sampler=_Fixed(limited, inner.batch_size), collate_fn=loader.collate_fn
-        )
+        sampled = _Fixed(limited, inner.batch_size)
+        made: DataLoader[Any] = DataLoader(loader.dataset, batch_sampler=sampled, collate_fn=loader.collate_fn)
         prepared = session.trainer.accelerator.prepare(made)
         for name in ("own_batch_size", "transfer"):
             if hasattr(loader, name):
