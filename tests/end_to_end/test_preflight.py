@@ -21,6 +21,8 @@ from pathlib import Path
 from models import ToyDataset, tiny_bert, toy_arguments
 from transformers import Trainer, TrainingArguments
 
+assert not Path("final").exists()  # also where it is resumed
+
 def per_class(prediction):
     return {"f1": np.ones(3)}
 

@@ -167,7 +167,12 @@ class Rehearsal(Observer):
     def redirect(self, args: Any) -> None:
         """Let a training write into the folder of the rehearsal."""
         number = zlib.crc32(str(args.output_dir).encode())
-        replacing = str(self.folder / "output" / f"{number:08x}" / Path(args.output_dir).name)
+        replacing = str(
+            self.folder
+            / ("resumed-output" if self.settings.resumes else "output")
+            / f"{number:08x}"
+            / Path(args.output_dir).name
+        )
         self.output_dirs[replacing] = str(args.output_dir)
         args.output_dir = replacing
 

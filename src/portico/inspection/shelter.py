@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
@@ -57,7 +58,11 @@ class Shelter:
     """Whether the system gives processes their own view of the disk."""
 
     def start(self, command: list[str], environment: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
-        """Start a command in the shelter, with its output in the file ``log``."""
+        """Start a command in the shelter, with its output in the file ``log``.
+
+        It sees the disk as it is, without what other commands wrote; only the folder of the shelter is shared.
+        """
+        view = f"view-of-{log.name}"
         with log.open("ab") as output:
             return subprocess.Popen(
                 command,
@@ -66,11 +71,10 @@ class Shelter:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(self.lifeline,),
-                preexec_fn=self._enter if self.covers_disks else None,  # no other thread runs
+                preexec_fn=partial(cover_disks, self.folder, view)
+                if self.covers_disks
+                else None,  # no other thread runs
             )
-
-    def _enter(self) -> None:
-        cover_disks(self.folder)
 
 
 @contextmanager
@@ -100,7 +104,7 @@ def _can_cover_disks(folder: Path) -> bool:
     child = os.fork()
     if not child:
         try:
-            cover_disks(trial)
+            cover_disks(trial, "view")
             os._exit(0)
         except BaseException:
             os._exit(1)
@@ -110,8 +114,10 @@ def _can_cover_disks(folder: Path) -> bool:
 # ---- The view of a process: only for one that has a single thread ----
 
 
-def cover_disks(folder: Path) -> None:
-    """Cover all disks that this process sees with overlays whose upper layers are below ``folder``.
+def cover_disks(folder: Path, view: str) -> None:
+    """Cover all disks that this process sees with overlays whose upper layers are in a new folder ``view``.
+
+    That folder is in ``folder``, which stays as it is.
 
     Nothing can be written where an overlay is not possible.
 
@@ -129,9 +135,9 @@ def cover_disks(folder: Path) -> None:
     while waiting:
         place = waiting.pop()
         for layer in ("lower", "upper", "work"):
-            Path(here, layer, str(len(covered))).mkdir(parents=True, exist_ok=True)
+            Path(here, view, layer, str(len(covered))).mkdir(parents=True, exist_ok=True)
         try:
-            _mount(place, f"{here}/lower/{len(covered)}", None, _BIND)
+            _mount(place, f"{here}/{view}/lower/{len(covered)}", None, _BIND)
             covered.append(place)
         except OSError:  # without privileges, of a folder in which other disks have their places
             protected.append(place)
@@ -141,7 +147,7 @@ def cover_disks(folder: Path) -> None:
     # A folder of the disk below can be renamed with the first, which needs privileges; the second is for users.
     attributes = ",redirect_dir=on" if is_privileged else ",userxattr"
     for number, place in sorted(enumerate(covered), key=lambda pair: _depth(pair[1])):
-        layers = f"lowerdir={here}/lower/{number},upperdir={here}/upper/{number},workdir={here}/work/{number}"
+        layers = ",".join(f"{layer}dir={here}/{view}/{layer}/{number}" for layer in ("lower", "upper", "work"))
         try:
             _mount("overlay", place, "overlay", 0, layers + attributes)
         except OSError:  # of a file system that cannot be below an overlay
