@@ -110,7 +110,7 @@ ROWS: Mapping[str, Row] = {
         "the class that it names is imported and called: that is its purpose",
         "**yes**",
     ),
-    "script": Row("`portico run SCRIPT`, `verify`, `replay SCRIPT`", "the script is run", "**yes**"),
+    "script": Row("`portico run SCRIPT`, `verify`, `preflight`, `replay SCRIPT`", "the script is run", "**yes**"),
     "onnx": Row(
         "`onnx_cache_dir`, by default `~/.cache/portico/onnxruntime`",
         "`torch.compile` reads its cache there with pickle, as it does elsewhere; a replay does not use the folder "

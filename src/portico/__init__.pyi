@@ -52,6 +52,8 @@ from portico.gradient_descent.checkpointer import Checkpointer as Checkpointer
 from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
 from portico.gradient_descent.moving_average import MovingAverage as MovingAverage
 from portico.gradient_descent.trainer import GradientDescentTrainer as GradientDescentTrainer
+from portico.inspection.preflight import Preflight as Preflight
+from portico.inspection.preflight import preflight as preflight
 from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
 from portico.ipu.arguments import IPUTrainingArguments as IPUTrainingArguments
 from portico.ipu.config import IPUConfig as IPUConfig

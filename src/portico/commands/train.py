@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+_REHEARSED = "mode=preflight"
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Return Hydra's parser, without the overrides that it hands on."""
@@ -15,7 +17,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run ``python -m portico.cli`` with these arguments in this process."""
+    """Run ``python -m portico.cli`` with these arguments in this process; ``mode=preflight`` rehearses it."""
+    if _REHEARSED in arguments:
+        from portico.commands import preflight
+
+        preflight.main(["-m", "portico.cli", *(word for word in arguments if word != _REHEARSED), "mode=train"])
     from portico.cli import main
 
     sys.argv = ["portico train", *arguments]
