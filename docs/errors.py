@@ -98,9 +98,9 @@ TOPICS = (
         ),
     ),
     Topic(
-        "Scripts: run, verify, replay",
+        "Scripts: run, verify, preflight, replay",
         "",
-        ("portico/observers.py", "portico/commands/"),
+        ("portico/observers.py", "portico/commands/", "portico/inspection/"),
     ),
     Topic("Other tasks", "Classification, language modeling, generation and images.", ("portico/tasks/",)),
     Topic(

@@ -81,6 +81,8 @@ WRITES_ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("inspection.replay", "symlink_to"): "names checkpoints in the temporary folder of a replay",
     ("inspection.verification", "move"): "into a temporary folder",
     ("distributed.accelerator", "save"): "into a file that the user has opened",
+    ("inspection.rehearsal", "hardlink_to"): "names a checkpoint in the temporary folder of a rehearsal",
+    ("inspection.shelter", "open"): "the temporary folder and the files of the kernel in /proc/self",
     ("errors", "open"): "sends the output of a command that has ended to /dev/null",
     ("ipu.trainer", "save_pretrained"): "is the method of an IPUConfig, which uses the writer",
 }

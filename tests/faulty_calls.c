@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -17,15 +18,16 @@ enum { COUNT, KILL, FILL };
 
 static char folder[4096];
 static int call = -1, number, action;
-static atomic_int counts[CALLS], is_full;
+static atomic_int is_full, *counts; /* shared with the processes that this one forks */
 
 /* Calls below `path` count from now on; the `at`-th `kind`, from 1, is preceded by `what`. */
 void arm(const char *path, int kind, int at, int what) {
+    counts = mmap(NULL, CALLS * sizeof *counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     strncpy(folder, path, sizeof folder - 1);
     call = kind, number = at, action = what;
 }
 
-int counted(int kind) { return counts[kind]; }
+int counted(int kind) { return counts ? counts[kind] : 0; }
 
 static int fails(int kind, const char *path) {
     if (!folder[0] || !path || !strstr(path, folder)) return 0;
@@ -78,6 +80,7 @@ WITH_FILE(ssize_t, WRITE, write, (int file, const void *data, size_t size), file
 WITH_FILE(ssize_t, WRITE, writev, (int file, const struct iovec *parts, int size), file, (file, parts, size))
 WITH_FILE(int, FSYNC, fsync, (int file), file, (file))
 WITH_PATH(RENAME, rename, (const char *from, const char *to), from, (from, to))
+WITH_FILE(int, RENAME, renameat, (int at, const char *from, int there, const char *to), at, (at, from, there, to))
 WITH_PATH(UNLINK, unlink, (const char *path), path, (path))
 WITH_PATH(UNLINK, rmdir, (const char *path), path, (path))
 WITH_FILE(int, UNLINK, unlinkat, (int at, const char *path, int flags), at, (at, path, flags))

@@ -10,6 +10,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import threading
 import time
 import traceback
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from portico import MRCTrainer, Trainer
 from portico.checkpoint.manifest import steps_of_checkpoints
 from portico.cli import main
 from portico.distributed.model_parallel import full_tensor
-from small_experiments import KINDS
+from small_experiments import KINDS, LAUNCHED, TOPICS
 from unit.gradient_descent.plain_training import trainer_with_everything
 from unit.mrc.small_readers import SHAPE, featurized, make_trainer, reader, source
 
@@ -100,18 +102,25 @@ def descent(folder: Path) -> dict[str, torch.Tensor]:
     return dict(trainer.model.state_dict())
 
 
+def run_command(folder: Path) -> None:
+    """Run ``portico train`` next to a folder, with the arguments that are set."""
+    # Lightning starts the other processes of a run by the name of this module.
+    sys.modules["__main__"].__spec__ = find_spec("portico.__main__")
+    os.chdir(folder.parent)
+    try:
+        main(sys.argv[2:])
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"exit code {end.code}") from end
+
+
 def sweep(folder: Path) -> dict[str, torch.Tensor]:
     """Run a command that resumes a sweep if it finds one; return the weights of its two jobs."""
     small = [f"model.{name}={size}" for name, size in SHAPE.items()]
     steps = ["args.max_steps=4", "args.save_strategy=steps", "args.save_steps=2", "args.use_cpu=true"]
     fixed = ["+experiment=mrc", "debug=default", *small, *steps, f"hydra.sweep.dir={folder}"]
-    sys.argv = ["train.py", "-m", "args.seed=7,8", *fixed]
-    os.chdir(folder.parent)
-    try:
-        main()
-    except SystemExit as end:
-        if end.code:
-            raise RuntimeError(f"exit code {end.code}") from end
+    sys.argv = ["portico", "train", "-m", "args.seed=7,8", *fixed]
+    run_command(folder)
     files = sorted(folder.glob("*/model.safetensors"))
     return {f"{file.parent.name}.{name}": tensor for file in files for name, tensor in load_file(file).items()}
 
@@ -119,13 +128,8 @@ def sweep(folder: Path) -> dict[str, torch.Tensor]:
 def experiment(folder: Path, *, kind: str) -> dict[str, torch.Tensor]:
     """Run an experiment of ``conf`` as the command does; return the weights of its best checkpoint and its last."""
     resumed = ["args.resume_from_checkpoint=true"] if any(folder.glob("checkpoint-*")) else ["overwrite=true"]
-    sys.argv = ["train.py", *KINDS[kind], f"paths.output_dir={folder}", *resumed]
-    os.chdir(folder.parent)
-    try:
-        main()
-    except SystemExit as end:
-        if end.code:
-            raise RuntimeError(f"exit code {end.code}") from end
+    sys.argv = ["portico", "train", *(KINDS | LAUNCHED)[kind], f"paths.output_dir={folder}", *resumed]
+    run_command(folder)
     step, last = max((step, path) for path, step in steps_of_checkpoints(folder).items())
     weights = {
         f"{name}-{place}": tensor
@@ -147,6 +151,30 @@ def streamed(folder: Path) -> dict[str, torch.Tensor]:
     args = toy_arguments(folder, max_steps=24, per_device_train_batch_size=2, corrections=corrections, **SAVING)
     data = {"train_dataset": Streamed(), "eval_dataset": Sequences(5, seed=2), "data_collator": pad_everything}
     return trained(Trainer(tiny_gpt2(), args, **data), folder)
+
+
+def replicated(folder: Path, **options: Any) -> dict[str, torch.Tensor]:
+    """Train in two processes, which each have the whole model."""
+    args = toy_arguments(
+        folder, num_train_epochs=3, per_device_train_batch_size=2, ddp_timeout=60, **SAVING, **options
+    )
+    data = {"train_dataset": Sequences(19), "eval_dataset": Sequences(5, seed=2), "data_collator": pad_everything}
+    return trained(Trainer(tiny_gpt2(), args, **data), folder)
+
+
+def topics(folder: Path) -> dict[str, torch.Tensor]:
+    """Run the experiment of AllenNLP's trainer as the command does; return its best weights and its last."""
+    started = next(folder.glob("training_state_*"), None) is not None
+    sys.argv = ["portico", "train", *TOPICS, f"paths.output_dir={folder}"]
+    sys.argv.append("args.resume_from_checkpoint=true" if started else "overwrite=true")
+    run_command(folder)
+    last = max(folder.glob("model_state_e*.th"), key=lambda file: [*map(int, re.findall(r"\d+", file.name))])
+    weights = {
+        f"{name}-{place.name}": tensor
+        for place in (folder / "best.th", last)
+        for name, tensor in torch.load(place, weights_only=True).items()
+    }
+    return weights
 
 
 def cycles(folder: Path, seconds: float) -> None:
@@ -176,14 +204,23 @@ def cycles(folder: Path, seconds: float) -> None:
 RUNS = {
     "trainer": language_model,
     "async_save": written_in_background,
-    "mrc": reading,
+    "reading": reading,
     "descent": descent,
     "fsdp": sharded,
     "sweep": sweep,
 }
 # Each trains for three epochs.
-EPOCHS = {"stream": streamed, **{kind: partial(experiment, kind=kind) for kind in KINDS}}
-PROCESSES = {"fsdp": 2}
+EPOCHS = {
+    "stream": streamed,
+    "torchrun": replicated,
+    "ddp_fork": partial(replicated, strategy="ddp_fork", devices=2),
+    "launched": partial(experiment, kind="launched"),
+    "gradient_descent": topics,
+    **{kind: partial(experiment, kind=kind) for kind in KINDS},
+}
+PROCESSES = {"fsdp": 2, "torchrun": 2}
+LAUNCHING = ("ddp_fork",)
+"""Kinds that fork their processes themselves, so that a kill hits one of these and ends the others with an error."""
 
 
 # ---- Their processes ----

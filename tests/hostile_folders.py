@@ -110,7 +110,7 @@ ROWS: Mapping[str, Row] = {
         "the class that it names is imported and called: that is its purpose",
         "**yes**",
     ),
-    "script": Row("`portico run SCRIPT`, `verify`, `replay SCRIPT`", "the script is run", "**yes**"),
+    "script": Row("`portico run SCRIPT`, `verify`, `preflight`, `replay SCRIPT`", "the script is run", "**yes**"),
     "onnx": Row(
         "`onnx_cache_dir`, by default `~/.cache/portico/onnxruntime`",
         "`torch.compile` reads its cache there with pickle, as it does elsewhere; a replay does not use the folder "
@@ -235,12 +235,16 @@ TESTED_ELSEWHERE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Animal:
-    """A change that makes a harmless folder hostile, and the commands that are to read the folder."""
+    """A change that makes a harmless folder hostile, and the commands that are to read the folder.
+
+    One that ``is_slow`` has a close relative that is not.
+    """
 
     row: str
     name: str
     commands: Sequence[str]
     change: Callable[[Path], object]
+    is_slow: bool = False
 
     def __str__(self) -> str:
         return f"{self.row}: {self.name}"
@@ -300,7 +304,7 @@ def _archive(*, compressed: bool = False, table: bytes | None = None) -> bytes:
     """Return an archive of torch, made of zeros if it is to be compressed, or with another table of contents."""
     stored, changed = io.BytesIO(), io.BytesIO()
     # Somewhat more than the tests allow: to make it takes far longer than to refuse it.
-    torch.save({"state": torch.zeros(5 * GIGABYTE >> 5 if compressed else 1)}, stored)
+    torch.save({"state": torch.zeros(5 * GIGABYTE >> 6 if compressed else 1)}, stored)
     with (
         ZipFile(stored) as source,
         ZipFile(changed, "w", ZIP_DEFLATED if compressed else 0, compresslevel=1) as target,
@@ -352,7 +356,8 @@ def _bombs() -> list[Animal]:
     for name, content in BOMBS.items():
         for file in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin"):
             change = _in_last(partial(bomb, name=file, content=content))
-            found.append(Animal("sizes", f"{file}, {name}", ["resume"], change))
+            is_slow = file in ("scheduler.pt", "rng_state.pth")  # which are read as the optimizer is
+            found.append(Animal("sizes", f"{file}, {name}", ["resume"], change, is_slow))
         weights = partial(bomb, name="pytorch_model.bin", content=content)
         found.append(Animal("sizes", f"pytorch_model.bin, {name}", ["evaluate", "demo"], weights))
     shard = partial(bomb, name=SHARD, content=BOMBS["a number of bytes"])
@@ -392,11 +397,23 @@ def _checkpoints() -> list[Animal]:
                 kind = "torch.save" if by_torch else "pickle"
                 change = partial(pickled, name=file, by_torch=by_torch, listed=listed)
                 name = f"{file}, {kind}, {how}"
-                found.append(Animal(row.get(file.partition("/")[0], "checkpoint"), name, ["resume"], _in_last(change)))
+                rest = row.get(file.partition("/")[0], "checkpoint"), name, ["resume"], _in_last(change)
+                # Each file is of each kind, and in each place.
+                found.append(Animal(*rest, is_slow=by_torch is (listed is False)))
     found.append(Animal("shards", "options that are a pickle", ["resume"], _in_last(valid_shards)))
+    found.append(Animal("engine", "a script of DeepSpeed", ["resume"], _in_last(_with_engine_script)))
     weights = partial(only_pickled_weights, file="pytorch_model.bin")
     found.append(Animal("checkpoint", "pickled weights alone", ["resume"], _in_last(weights)))
     return found
+
+
+def _with_engine_script(checkpoint: Path) -> None:
+    """Add the script that DeepSpeed puts into a checkpoint, for its user to run."""
+    for folder in (checkpoint, checkpoint / "global_step2"):
+        folder.mkdir(exist_ok=True)
+        (folder / "zero_to_fp32.py").write_text(f"open({str(canary_of(checkpoint))!r}, 'w')\n")
+    (checkpoint / "latest").write_text("global_step2")
+    write_manifest(checkpoint)
 
 
 def _in_last(change: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -409,7 +426,7 @@ def _in_last(change: Callable[[Path], object]) -> Callable[[Path], object]:
 def rewritten(folder: Path, file: str, changes: Mapping[str, Any]) -> None:
     """Set keys of a JSON or YAML file, given by their dotted paths."""
     path = folder / file
-    content = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    content = yaml.load(path.read_text(), yaml.CSafeLoader) if path.is_file() else {}
     for key, value in changes.items():
         inner = content
         *groups, last = key.split("/")
@@ -417,7 +434,7 @@ def rewritten(folder: Path, file: str, changes: Mapping[str, Any]) -> None:
             inner = inner.setdefault(group, {})
         inner[last] = json.loads(json.dumps(value).replace("CANARY", str(canary_of(folder))))
     path.parent.mkdir(exist_ok=True, parents=True)
-    path.write_text(json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content))
+    path.write_text(json.dumps(content) if path.suffix == ".json" else yaml.dump(content, Dumper=yaml.CSafeDumper))
 
 
 def with_script(change: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -549,7 +566,8 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
 REACHES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "data of the system": (
         {"data/train_file": "/usr/**/*.json", "data/validation_file": "/usr/**/*.json"},
-        r"names /usr/\*\*/\*.json, which would be read from outside of its folder; .* with --allow-path /usr\.",
+        r"names /usr/\*\*/\*.json, which would be read from outside of its folder; "
+        r".* with `portico replay --allow-path /usr /\S+ --step 3`\.",
     ),
     "all below a link": (
         {"data/train_file": "FOLDER/**/*.json", "data/validation_file": "FOLDER/**/*.json"},
@@ -557,7 +575,7 @@ REACHES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "a process": (
         {"data/train_file": "/proc/self/environ", "data/validation_file": "/proc/self/environ"},
-        r"names /proc/self/environ, which would be read from outside .*--allow-path /proc/self/environ\.",
+        r"names /proc/self/environ, which would be read from outside .*--allow-path /proc/self/environ /",
     ),
     "data above": (
         {"data/train_file": "FOLDER/../x.json", "data/validation_file": "FOLDER/../x.json"},
@@ -574,6 +592,10 @@ REACHES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "processes of loaders": (
         {"args/dataloader_num_workers": 300},
         r"names `args.dataloader_num_workers=300`, which would be the number of processes to start; .*--trust-config",
+    ),
+    "processes of features": (
+        {"preprocess": {"num_workers": 40}},
+        r"names `preprocess.num_workers=40`, which would be the number of processes to start; .*--trust-config",
     ),
     "processes of a strategy": (
         {"strategy": {"devices": 40, "accelerator": "cpu", "strategy": "ddp_spawn"}},
@@ -611,7 +633,7 @@ YAML_TEXTS: Mapping[str, str] = {
     "two documents": "args: {}\n---\nargs: {}\n",
     "no mapping": "[]",
     "bytes": "\x00\x01",
-    "depth": "[" * 3000,
+    "depth": "[" * 1000,  # the time grows with the square
     "lists": f"[{'[],' * 1_000_000}[]]",
     "a number of many digits": f"args: {'9' * 100_000}\npaths: {{}}\n_target_: x\n",
 }
@@ -827,7 +849,8 @@ def _sweeps() -> list[Animal]:
     rerun = partial(pickled, name=".hydra/config.pickle", by_torch=False, listed=False)
     found.append(Animal("sweep", "a pickled configuration to run", ["rerun"], rerun))
     for name, text in YAML_TEXTS.items():
-        found.append(Animal("sweep", name, ["job"], partial(_written, file="0/config.yaml", text=text)))
+        is_slow = name not in ("a tag", "aliases", "depth")  # which `replay` and `report` read in the same way
+        found.append(Animal("sweep", name, ["job"], partial(_written, file="0/config.yaml", text=text), is_slow))
     return found
 
 

@@ -36,6 +36,14 @@ KINDS = {
     "packing": overrides("mrc", "preprocess.packing=true"),
     "data_seed": overrides("mrc", "args.data_seed=3"),
     "max_steps": overrides("mrc", "args.max_steps=8"),
+    # Four stages need three layers, and seven micro-batches of one window each.
+    "mrc_ipu": overrides(
+        "mrc_ipu",
+        *("args.per_device_train_batch_size=1", "args.per_device_eval_batch_size=4"),
+        *("strategy.gradient_accumulation_steps=7", "strategy.inference_device_iterations=1"),
+        shape=(BERT[0], "num_hidden_layers=3", *BERT[2:]),
+    ),
+    "mrc_ort": overrides("mrc_ort"),
     "sources": overrides("mrc_multi_source", SOURCES),
     "mrc_seq2seq": overrides("mrc_seq2seq", shape=T5),
     "mrc_fid": overrides("mrc_fid", shape=T5),
@@ -48,3 +56,11 @@ KINDS = {
     "summarization": overrides("summarization", shape=T5),
     "translation": overrides("translation", shape=T5),
 }
+# Two processes, of which the first starts the second.
+LAUNCHED = {
+    "launched": overrides("mrc", "strategy=ddp", "strategy.accelerator=cpu", "args.per_device_train_batch_size=4")
+}
+TOPICS = (
+    *("experiment=gradient_descent", "data.num_train=96", "data.num_validation=32", "trainer.num_epochs=3"),
+    *("trainer.patience=null", "trainer.cuda_device=-1", "print_config=false"),
+)

@@ -52,6 +52,8 @@ from portico.gradient_descent.moving_average import MovingAverage as MovingAvera
 from portico.gradient_descent.trainer import GradientDescentTrainer as GradientDescentTrainer
 from portico.inspection.install import install as install
 from portico.inspection.install import uninstall as uninstall
+from portico.inspection.preflight import Preflight as Preflight
+from portico.inspection.preflight import preflight as preflight
 from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
 from portico.ipu.arguments import IPUTrainingArguments as IPUTrainingArguments
 from portico.ipu.config import IPUConfig as IPUConfig

@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "train, evaluate or predict from a Hydra configuration",
     "run": "run a script of transformers, unchanged, in Lightning's loops",
     "verify": "prove that a script gives the same numbers in Lightning's loops",
+    "preflight": "rehearse a script in a minute, and say what would fail after hours",
     "replay": "run a training to one step again, and show what happened there",
     "report": "write the report of a run, or compare several",
     "demo": "serve a page on this machine that answers questions about a text",
@@ -29,6 +30,8 @@ examples:
                                       your own script, its Trainer replaced, in two processes
   portico verify train.py --learning_rate 1e-4 --steps 20
                                       under transformers and under portico, compared step by step
+  portico preflight train.py --learning_rate 1e-4
+                                      what would fail after hours, and what the run would take
   portico replay train.py --learning_rate 1e-4 --from-spike
                                       the step where the loss jumped: its examples, gradients, updates
   portico report outputs/mrc/RUN      the page of that run

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -151,12 +151,12 @@ def nearest_names(unknown: str, known: Collection[str]) -> str:
     return f"; those of {group} are: {', '.join(of_group)}." if 0 < len(of_group) <= _MOST_LISTED else "."
 
 
-def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:
+def ends_with_its_reader(main: Callable[..., None], *, error_code: int = 1) -> Callable[..., None]:
     """Make a command end without a traceback when the reader of its output has closed it, as ``head`` does.
 
     The exit code is then the same as for a program ended by SIGPIPE. A signal handler would also end processes
-    that write to a closed socket. Output on a full device ends the command with a sentence. A closed output is
-    ignored.
+    that write to a closed socket. Output on a full device ends the command with a sentence and ``error_code``. A
+    closed output is ignored.
     """
 
     @wraps(main)
@@ -177,7 +177,7 @@ def ends_with_its_reader(main: Callable[..., None]) -> Callable[..., None]:
             if not is_of_full_output(error):
                 raise
             _discard_output()
-            exit_with_error(f"The output cannot be written ({error.strerror}); send it elsewhere.")
+            exit_with_error(f"The output cannot be written ({error.strerror}); send it elsewhere.", error_code)
 
     return command
 
@@ -220,11 +220,11 @@ def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1, runs_
     command exits with 130; processes of a run other than the first say nothing.
     """
 
-    @ends_with_its_reader
+    @partial(ends_with_its_reader, error_code=error_code)
     @wraps(main)
     def run(arguments: Sequence[str] | None = None) -> None:
-        if not runs_scripts and isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")
+        if not runs_scripts:
+            print_missing_characters_as_codes()
         try:
             _refuse_deleted_folder()
             with explaining_panics():
@@ -246,6 +246,12 @@ def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1, runs_
             )
 
     return run
+
+
+def print_missing_characters_as_codes() -> None:
+    """Let output in an encoding without some characters, such as ASCII, show their codes, as stderr does."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def is_first_process() -> bool:

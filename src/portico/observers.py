@@ -41,6 +41,19 @@ class ObservedTrainer(Protocol):
     def compute_loss(self) -> "Callable[..., Any]": ...
 
 
+class ObservedEvaluation(Protocol):
+    """The attributes of an evaluation that observers use, and may replace."""
+
+    trainer: Any
+    loader: Any
+    """Its batches."""
+    losses: Any
+    """Collects the loss of each example; ``logits``, ``labels`` and ``inputs`` do so for what they are named after."""
+    logits: Any
+    labels: Any
+    inputs: Any
+
+
 class Observer:
     """Base class for observers of portico's trainers: override the methods you need; the others do nothing."""
 
@@ -63,6 +76,9 @@ class Observer:
         ``indices`` is what the batch sampler yields, usually a list of integers. Indices are drawn ahead of training,
         even if worker processes load the batches. The method is not called for streams, which have no indices.
         """
+
+    def on_evaluation(self, session: "ObservedEvaluation") -> None:
+        """An evaluation or a prediction starts; ``session.loader`` and what collects its outputs may be replaced."""
 
     def on_training_step_begin(self, trainer: ObservedTrainer, model: "nn.Module", inputs: "dict[str, Any]") -> None:
         """``trainer.training_step(model, inputs)``, or an override of it, is called next."""

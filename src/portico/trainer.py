@@ -1337,7 +1337,7 @@ class Trainer:
             logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
         processor: Any = tokenizer if self.processing_class is None else self.processing_class
         if processor is not None:
-            with staged_folder(folder) as staging:
+            with staged_folder(folder, needs_unicode=True) as staging:
                 processor.save_pretrained(staging)
         writer.save_arguments(as_transformers_arguments(self.args), str(folder))
 

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from faulty_runs import CALLS, EPOCHS, PROCESSES, RUNS, Server
+from faulty_runs import CALLS, EPOCHS, LAUNCHING, PROCESSES, RUNS, Server
 from portico.checkpoint.manifest import examine, steps_of_checkpoints
 
 SHARE = float(os.environ.get("PORTICO_FAULTS", "2")) / 100
@@ -60,19 +60,28 @@ def test_a_killed_run_resumes_and_ends_with_the_same_weights(kind, server, undis
 
 @pytest.mark.parametrize("kind", EPOCHS)
 def test_a_run_killed_in_any_epoch_resumes_and_ends_with_the_same_weights(kind, server, undisturbed, tmp_path):
-    """Three kills at least, one for each epoch: by the share of checkpoints that are renamed before."""
-    whole, last_saved = undisturbed(kind), []
+    """Three kills at least, one for each epoch: by the share of files and checkpoints that are renamed before."""
+    ranks = range(PROCESSES.get(kind, 1))
+    outcomes, last_saved = [undisturbed(kind, rank) for rank in ranks], []
     wanted = max(3, ceil(KILLS * SHARE / len(EPOCHS)))
-    renames = whole["calls"]["rename"]
     for seed in range(wanted):
+        rank = seed % len(ranks)
+        renames = outcomes[rank]["calls"]["rename"]
         number = max(1, round(renames * (seed % 3 + Random(f"{kind} {seed}").random()) / 3))
-        fault, folder = {"call": "rename", "number": number, "action": "kill"}, tmp_path / str(seed) / "run"
-        assert server(kind, folder, **fault)["killed"], output(folder)
-        last_saved.append(max(steps_of_checkpoints(folder).values(), default=0))
+        fault = {"call": "rename", "number": number, "action": "kill", "rank": rank}
+        folder = tmp_path / str(seed) / "run"
+        ended = server(kind, folder, **fault)
+        if kind in LAUNCHING:
+            assert re.search(r"Process \d ended with exit code -9", ended["error"]), output(folder)
+        else:
+            assert ended["killed"], output(folder)
+        # Of AllenNLP's trainer, the epochs.
+        epochs = [int(file.name.split("_e")[1].split("_")[0]) for file in folder.glob("training_state_*")]
+        last_saved.append(max((*steps_of_checkpoints(folder).values(), *epochs), default=0))
         damaged = [found for path in steps_of_checkpoints(folder) if (found := examine(path).damage)]
         assert not damaged, (fault, damaged)
         again = server(kind, folder)
-        assert again.get("weights") == whole["weights"], (fault, again, output(folder))
+        assert again.get("weights") == outcomes[0]["weights"], (fault, again, output(folder))
         shutil.rmtree(folder.parent)
     print(kind, "kills:", len(last_saved), "after the checkpoints of steps", sorted(last_saved))
 
@@ -90,7 +99,9 @@ def test_a_full_disk_is_named_and_loses_nothing(kind, rank, server, undisturbed,
         folder = tmp_path / str(number) / "run"
         error = server(kind, folder, **fault).get("error", "no error")
         if kind == "sweep":  # a command, which ends with sentences
-            assert re.search(r"^error: .*(No space left on device|failed: [01])", output(folder), re.M), fault
+            assert re.search(
+                r"^error: .*(No space left on device|failed: [01])", Path(f"{folder}.log").read_text(), re.M
+            ), fault
             assert error == "RuntimeError: exit code 1", (fault, error)
         else:
             # TensorBoard's writer does not name its file.

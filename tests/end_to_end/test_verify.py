@@ -3,11 +3,14 @@
 import os
 import re
 import subprocess
+import sys
+import time
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from fresh_process import portico
+from fresh_process import environment, portico
 from portico.inspection.script import Script
 from portico.inspection.verification import Verification, _RunningScript
 
@@ -44,6 +47,42 @@ def test_identical_script(script, tmp_path):
     assert "identical for 6 steps" in page
     assert page.count("<svg") == 2
     assert not re.search(r"(src|href)=.?http", page)
+
+
+SLOW = """
+import time
+from pathlib import Path
+from transformers import TrainerCallback
+
+class Waits(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if not Path("quick").exists():
+            Path(args.output_dir, "waits").touch()
+            time.sleep(600)
+
+trainer.add_callback(Waits)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_verification_ends_its_runs_and_leaves_nothing_to_the_next(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT.replace("trainer.train()", f"{SLOW}\ntrainer.train()"))
+    command = [sys.executable, "-m", "portico", "verify", "script.py", "--steps", "4"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(OMP_NUM_THREADS="1")) as verification:
+        until = time.monotonic() + 240
+        while len(waiting := [*tmp_path.glob("out*/waits")]) < 2:
+            assert verification.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        runs = psutil.Process(verification.pid).children(recursive=True)
+        assert len(runs) >= 2
+        verification.kill()
+    assert not psutil.wait_procs(runs, timeout=60)[1], "a run trains on without its verification"
+    assert all(path.exists() for path in waiting)
+    (tmp_path / "quick").touch()
+    ended = verify("script.py", "--steps", 4, folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert not [*tmp_path.glob("out*")]
 
 
 def test_folder_in_use_is_left_alone(script, tmp_path):

@@ -1225,6 +1225,8 @@ COMMAND_LINE = (
     *ours("portico/inspection/script.py", "the script that a command names"),
     *ours("portico/inspection/verification.py", "the command `portico verify`"),
     *ours("portico/commands/verify.py", "the command `portico verify`"),
+    *ours("portico/commands/preflight.py", "the command `portico preflight`"),
+    *ours("portico/inspection/", "ends a script in rehearsal, or is what Python asks of a container"),
     *ours("portico/report/page.py", "the file that a command names"),
 )
 

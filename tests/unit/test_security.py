@@ -1,10 +1,24 @@
 """SECURITY.md: files are read without executing what they hold, except where it says so."""
 
 import ast
+import stat
+from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+import torch
+import yaml
 
 import hostile_folders
 import portico
+from damage import Touch
+from portico import TrainerModule
+from portico.distributed import processes
+from portico.errors import InputError
+from portico.trust.files import plain_yaml, save_tensors
 
 PACKAGE = Path(portico.__file__).parent
 # The gate unpickles what portico itself, or the user's own script, has just written; SECURITY.md says so. That nothing
@@ -62,3 +76,39 @@ def test_unsafe_calls_are_found():
     ]
     assert [len(unsafe(line)) for line in lines] == [1] * len(lines)
     assert unsafe("torch.load(file, weights_only=True); json.loads(text); yaml.safe_load(text)") == []
+
+
+def test_yaml_of_a_folder_is_bounded():
+    """Its parser takes seconds for what is longer than any run writes."""
+    longest = f"a: {'b' * ((1 << 18) - 3)}"
+    assert plain_yaml(longest) == {"a": longest[3:]}
+    with pytest.raises(yaml.YAMLError, match=r"it has 262,145 characters, more than the 262,144 of any run"):
+        plain_yaml(f"{longest}b")
+
+
+def test_checkpoints_of_lightning_are_unpickled_from_a_url_only(tmp_path, monkeypatch):
+    """Lightning's default; no command reads such files."""
+    torch.save({"state": Touch(tmp_path / "canary")}, tmp_path / "theirs.ckpt")
+    with pytest.raises(UnpicklingError, match="weights_only"):
+        TrainerModule.load_from_checkpoint(tmp_path / "theirs.ckpt")
+    assert not (tmp_path / "canary").exists()
+    asked = []
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **options: asked.append(options) or {})
+    with suppress(KeyError, TypeError, InputError):  # there is no model in it
+        TrainerModule.load_from_checkpoint("https://theirs.example/theirs.ckpt")
+    assert [options["weights_only"] for options in asked] == [False]
+
+
+def test_results_of_workers_are_in_a_folder_of_this_user(monkeypatch):
+    """They are unpickled."""
+    modes = []
+
+    class Launcher:
+        procs: ClassVar = []
+
+        def launch(self, function, sent, folder):
+            modes.append(stat.S_IMODE(Path(folder).stat().st_mode))
+            save_tensors(7, Path(folder) / "result")
+
+    assert processes.call_in_workers(SimpleNamespace(launcher=Launcher(), strategy_name="x"), len) == 7
+    assert modes == [0o700]

@@ -56,6 +56,7 @@ from portico.errors import (
     is_first_process,
     is_of_full_output,
     nearest_names,
+    print_missing_characters_as_codes,
 )
 from portico.experiments.settings import config_dir, suggestion
 from portico.report.terminal import plain_console
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with code 130 after an interrupt. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
     """
     end_with_parent()
+    print_missing_characters_as_codes()
     register_resolvers()
     try:
         join_mpi()

@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> None:
     """Print what happened in a step; exit with 1 and a sentence if it cannot be reached."""
     parser = build_parser()
-    script, own = Script.split(parser, arguments, anywhere=_ANYWHERE)
+    script, own = Script.split(parser, arguments, anywhere=_ANYWHERE, takes_runs=True)
     given = parser.parse_args(own)
     if (given.step is None) != given.from_spike:
         raise InputError("`--step N` and `--from-spike` are both given, or neither; give one of them.")
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> None:
     options = {one.name: getattr(given, one.name) for one in fields(RunOptions)}
     if script.is_folder_of_run and any(options.values()):
         raise InputError("The options of `portico run` are for scripts; a folder is replayed as its config.yaml says.")
-    trust = {"trusted": given.trust_config, "admitted": given.allow_path}
+    trust = {"trusted": given.trust_config, "admitted": given.allow_path, "typed": ("portico", "replay", *arguments)}
     step = _replayed(script, given.step, options, trust)
     if step.is_first_process:
         step.show(plain_console(soft_wrap=True, highlight=False))

@@ -44,5 +44,7 @@ def main(arguments: Sequence[str]) -> None:
     options = vars(build_parser().parse_args(arguments))
     from portico.mrc.report.command import report_or_compare
 
-    path, verdict = report_or_compare(options.pop("run"), *options.pop("others"), **options)
+    path, verdict = report_or_compare(
+        options.pop("run"), *options.pop("others"), typed=("portico", "report", *arguments), **options
+    )
     print(*filter(None, [verdict, path]), sep="\n")

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+_REHEARSED = "mode=preflight"
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Return Hydra's parser, without the overrides that it hands on."""
@@ -14,6 +16,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> None:
+    if _REHEARSED in arguments:
+        from portico.commands import preflight
+
+        preflight.main(["-m", "portico", "train", *(word for word in arguments if word != _REHEARSED), "mode=train"])
     from portico.cli import main
 
     if not sys.flags.safe_path:

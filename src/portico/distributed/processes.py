@@ -685,11 +685,17 @@ def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseExcep
     errors = [unpickled(file.read_bytes()) for file in files]
     lost = [found for found in errors if _LOST_CONNECTION.search(str(found[0]))]
     timed_out = [found for found in errors if _TIMED_OUT.search(str(found[0]))]
-    if causes := [found for found in errors if found not in lost + timed_out]:
+    # Torch sends SIGTERM to those that are left, as it may come from a scheduler.
+    terminated = [found for found in errors if _is_exit_by_signal(found[0], signal.SIGTERM)]
+    if causes := [found for found in errors if found not in lost + timed_out + terminated]:
         return causes[0]
     for index, worker in enumerate(workers):
         left_word = any((folder / f"{word}-{index}").exists() for word in ("error", "finished"))
-        # Torch sends SIGTERM to those that are left.
         if not (left_word or index in ended or worker.exitcode == -signal.SIGTERM):
             return RuntimeError(_ended_early(index, worker.exitcode)), None
-    return next(iter(timed_out + lost), (None, None))
+    return next(iter(terminated + timed_out + lost), (None, None))
+
+
+def _is_exit_by_signal(error: BaseException, number: signal.Signals) -> bool:
+    """Return whether an error ends a process as the signal would end a program."""
+    return isinstance(error, SystemExit) and error.code == 128 + number

@@ -51,6 +51,7 @@ from portico.gradient_descent.schedulers import (
     refuse_without_metric,
 )
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
+from portico.trust.disk import remove_stale_staging
 
 logger = logging.getLogger(__name__)
 
@@ -331,6 +332,8 @@ class GradientDescentTrainer(RegistrableTrainer):
                 check_folder(self.serialization_dir)
             self.progress = Progress()
             self.restored = None
+        if self.serialization_dir is not None and self.is_primary:
+            remove_stale_staging(self.serialization_dir)
         earlier = None if self.restored is None else self.restored["metrics"]
         self.report = TrainingReport(self.metric_tracker, self.progress.epochs_completed, earlier)
         metrics: dict[str, Any] | None = None

@@ -1,1 +1,1 @@
-"""Run scripts as they are and look at what they compute: records, comparisons, replays."""
+"""Run scripts as they are and look at what they compute: records, comparisons, replays, rehearsals."""

@@ -35,11 +35,17 @@ class Script:
 
     @classmethod
     def split(
-        cls, parser: argparse.ArgumentParser, arguments: Sequence[str], *, anywhere: Sequence[str] = ()
+        cls,
+        parser: argparse.ArgumentParser,
+        arguments: Sequence[str],
+        *,
+        anywhere: Sequence[str] = (),
+        takes_runs: bool = False,
     ) -> tuple["Script", list[str]]:
         """Return the script of a command line, and the options of ``parser`` that precede it.
 
-        The options named ``anywhere`` may also follow the script, up to ``--``.
+        The options named ``anywhere`` may also follow the script, up to ``--``. With ``takes_runs`` the folder of a
+        run may stand in place of a script.
 
         Raises:
             InputError: If there is no script.
@@ -73,7 +79,7 @@ class Script:
         if is_module and len(rest) == 1:
             raise InputError(f"-m is not followed by a module; the command is `{parser.prog} -m MODULE [ARGUMENTS]`.")
         script = cls(rest[is_module], tuple(rest[is_module + 1 :]), is_module, tuple(own))
-        script.check()
+        script.check(takes_runs=takes_runs)
         return script, own
 
     @property
@@ -88,7 +94,7 @@ class Script:
         source = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
         return "MASTER_PORT" in os.environ or _PORT.search(source) is not None
 
-    def check(self) -> None:
+    def check(self, *, takes_runs: bool) -> None:
         if self.is_module:
             sys.path.insert(0, os.getcwd())  # noqa: PTH109
             try:
@@ -107,11 +113,17 @@ class Script:
                 else "give the path of a script, or -m and the name of a module."
             )
             raise InputError(f"{self.target}: no such file; {advice}")
-        elif Path(self.target).is_dir() and any(Path(self.target).glob("checkpoint-*")) and not self.is_folder_of_run:
+        elif self.is_folder_of_run:
+            if not takes_runs:
+                raise InputError(
+                    f"{self.target}: the folder of a run; give a script, or replay a step of the run with "
+                    "`portico replay`."
+                )
+        elif Path(self.target).is_dir() and any(Path(self.target).glob("checkpoint-*")):
             raise InputError(
                 f"{self.target}: the folder that a script wrote; give the script itself, with its arguments."
             )
-        elif Path(self.target).is_dir() and not (Path(self.target, "__main__.py").exists() or self.is_folder_of_run):
+        elif Path(self.target).is_dir() and not Path(self.target, "__main__.py").exists():
             raise InputError(f"{self.target}: a folder without __main__.py; give the path of a script in it.")
 
     def run(self) -> None:
@@ -119,7 +131,7 @@ class Script:
         sys.argv = [self.target, *self.arguments]
         try:
             if self.is_module:
-                sys.path[0] = os.getcwd()  # noqa: PTH109
+                _put_first(os.getcwd())  # noqa: PTH109
                 runpy.run_module(self.target, run_name="__main__", alter_sys=True)
             else:
                 self._run_file()
@@ -145,12 +157,20 @@ class Script:
         if path.is_dir():
             runpy.run_path(str(path), run_name="__main__")
             return
-        sys.path[0] = str(path.parent)
+        _put_first(str(path.parent))
         module = ModuleType("__main__")
         module.__file__ = str(Path.cwd() / self.target)
         module.__loader__ = SourceFileLoader("__main__", module.__file__)
         sys.modules["__main__"] = module
         exec(compile(path.read_bytes(), module.__file__, "exec"), vars(module))
+
+
+def _put_first(folder: str) -> None:
+    """Let modules of a script be found as Python would, which puts their folder first unless it is told not to."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+    elif not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, folder)
 
 
 def pass_on() -> None:

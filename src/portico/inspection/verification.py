@@ -225,7 +225,8 @@ class Verification:
         words = ["-m"] * self._script.is_module + [self._script.target, *self._script.arguments]
         with open_new(folder / _LOG) as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "portico.inspection.recorder", *words],
+                # Without `-P` a portico.py of the working folder, which somebody may have sent, would be run instead.
+                [sys.executable, "-P", "-m", "portico.inspection.recorder", *words],
                 env=ending_with_this(recording_environment(settings)) | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

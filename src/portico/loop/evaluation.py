@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import EvalPrediction
 
+from portico import observers
 from portico.compat.lightning import (
     SteeringError,
     averaged_weights,
@@ -342,6 +343,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     """
     trainer = session.trainer
     pl_trainer, module = trainer._core.lightning_trainer, trainer._core.module
+    for observer in observers.active:
+        observer.on_evaluation(session)
     predicts = session.description == "Prediction"
     limit = "limit_test_batches" if predicts else "limit_val_batches"
     feed = EvaluationFeed(session.loader, getattr(pl_trainer, limit), limit)

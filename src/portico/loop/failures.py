@@ -186,7 +186,7 @@ def _misfit(said: str, batch: Mapping[str, Any], model: nn.Module) -> str | None
             f"`input_ids` holds {int(tokens.max())}, and its `vocab_size` is {vocabulary}; use the tokenizer of the "
             "model, or call `model.resize_token_embeddings(len(tokenizer))`."
         )
-    longest = _num_positions(model, config) if _NO_POSITION.search(said) else None
+    longest = num_positions(model, config) if _NO_POSITION.search(said) else None
     if tokens is not None and longest and tokens.shape[-1] > longest:
         return (
             f"`input_ids` has rows of {tokens.shape[-1]} tokens, and it has positions for {longest}; let the "
@@ -213,7 +213,7 @@ def _misfit(said: str, batch: Mapping[str, Any], model: nn.Module) -> str | None
     return f"`labels` holds {label}, and its `num_labels` is {config.num_labels}; {advice}count labels from 0."
 
 
-def _num_positions(model: nn.Module, config: Any) -> int | None:
+def num_positions(model: nn.Module, config: Any) -> int | None:
     """Return the longest row for which the model has position embeddings; ``None`` if it has none, or any length."""
     size: int | None = getattr(config, "max_position_embeddings", None)
     if size is None:

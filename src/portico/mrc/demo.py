@@ -5,10 +5,12 @@ import json
 import os
 import socket
 import threading
+import time
 import traceback
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +18,6 @@ from urllib.parse import parse_qs
 
 from markupsafe import Markup
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -27,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from portico.checkpoint.manifest import newest_complete
 from portico.errors import InputError, explaining_panics, naming
-from portico.mrc.inference import Answer, Reader, answer_html
+from portico.mrc.inference import Answer, Reader, answer_html, took_too_long
 from portico.mrc.report.run_page import REPORT_RECORD
 from portico.report.page import Section, render, render_page
 from portico.trust.disk import read_text
@@ -36,6 +37,7 @@ _ADDRESS = "127.0.0.1"
 # An answer is ended between batches: a batch of one window is the shortest, and about as fast on a CPU.
 _WINDOWS_OF_A_BATCH = 1
 _SECONDS_TO_NOTICE = 0.2  # that a browser has left, or that the demo ends
+_SECONDS_BEYOND = 1.0  # the limit, until the page says so although the answer has not ended
 _FORM = "application/x-www-form-urlencoded"
 _HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -162,7 +164,8 @@ def read_example(run: str | Path) -> DemoExample:
 class Demo:
     """The page of one reader, for the browsers of this machine.
 
-    Questions are answered one after the other; what exceeds the limits is refused with a sentence on the page.
+    Questions are answered one after the other, short ones between the batches of long ones; what exceeds the limits is
+    refused with a sentence on the page.
 
     Args:
         title: Heading of the page.
@@ -184,8 +187,10 @@ class Demo:
         if port == 80:  # which browsers leave out
             self._hosts |= {_ADDRESS, "localhost"}
         self._num_waiting = 0
-        # The model runs in one trainer, which serves one evaluation at a time.
+        # Each reader has a trainer, which serves one evaluation at a time.
         self._turns = Turns()
+        # By the number of longer questions that pause meanwhile.
+        self._readers = [reader]
         self._is_ending = False
 
     def server(self) -> Server:
@@ -279,59 +284,39 @@ class Demo:
             error = f"{limits.waiting} questions are waiting already; ask again in a moment."
             return self._page(form, error=error, status=HTTPStatus.SERVICE_UNAVAILABLE)
         self._num_waiting += 1
-        turn = Turn(len(context) + len(question))
+        turn = Turn(len(context) + len(question), partial(self._read_answer, form))
+        self._turns.begin(turn)
+        answer = asyncio.wrap_future(turn.answer)
         try:
-            while (answer := await self._at_its_turn(turn, request, form)) is None:
-                if await self._is_over(request):
-                    return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
+            while not (await asyncio.wait({answer}, timeout=_SECONDS_TO_NOTICE))[0]:
+                if self._is_ending or await request.is_disconnected():
+                    return PlainTextResponse("The demo has ended.", HTTPStatus.SERVICE_UNAVAILABLE)
+                if turn.seconds > limits.seconds + _SECONDS_BEYOND:
+                    raise took_too_long(limits.seconds)
+            return self._page(form, answer.result())
         except InputError as error:
-            if self._is_ending:
-                return PlainTextResponse("The demo has ended.", HTTPStatus.SERVICE_UNAVAILABLE)
             return self._page(form, error=str(error))
         finally:
             self._num_waiting -= 1
-        return self._page(form, answer)
+            answer.cancel()
+            turn.cancelled.set()
 
-    async def _is_over(self, request: Request) -> bool:
-        return self._is_ending or await request.is_disconnected()
-
-    async def _at_its_turn(self, turn: "Turn", request: Request, form: Mapping[str, object]) -> Answer | None:
-        """Return an answer; None if nobody waits for it, or a shorter question came first."""
-        async with self._turns.of(turn):
-            if await self._is_over(request):
-                return None
-            try:
-                with explaining_panics():
-                    return await self._answered(turn, request, form)
-            except InputError:
-                if turn.gives_way and not await self._is_over(request):
-                    return None
-                raise
-
-    async def _answered(self, turn: "Turn", request: Request, form: Mapping[str, object]) -> Answer:
-        """Return an answer, which is cancelled when nobody waits for it any more, or it gives way to another."""
-        cancelled = threading.Event()
-
-        async def watch() -> None:
-            while not (turn.gives_way or await self._is_over(request)):
-                await asyncio.sleep(_SECONDS_TO_NOTICE)
-            cancelled.set()
-
-        watching = asyncio.create_task(watch())
+    def _read_answer(self, form: Mapping[str, object], turn: "Turn", pause: Callable[[], None]) -> Answer:
+        """Return an answer, in a thread; between its batches it gives way to shorter questions."""
+        while len(self._readers) <= turn.depth:
+            self._readers.append(self.reader.sharing_model())
         # A question of half a window leaves room for the text, whatever the overlap of the windows.
         longest = self.reader.settings.max_question_length or self.reader.settings.max_seq_length // 2
-        try:
-            return await run_in_threadpool(
-                self.reader.answer,
+        with explaining_panics():
+            return self._readers[turn.depth].answer(
                 str(form["question"]),
                 str(form["context"]),
                 max_question_length=longest,
                 handle_impossible_answer=bool(form["may_decline"]),
                 max_seconds=self.limits.seconds,
-                cancelled=cancelled,
+                cancelled=turn.cancelled,
+                between_batches=pause,
             )
-        finally:
-            watching.cancel()
 
     def _page(
         self,
@@ -348,71 +333,92 @@ class Demo:
 
 _MUCH_LONGER = 4
 _MOST_DELAYS = 3
+_DEEPEST = 3  # a question of 100,000 characters gives way to one of 25,000, and that to one of 6,000
 
 
 @dataclass(eq=False)
 class Turn:
-    """A question that waits to be answered, or is being answered."""
+    """A question that waits to be answered, or is being answered.
+
+    Args:
+        size: Characters.
+        read: Returns the answer; it is given this turn, and what to call between two batches.
+    """
 
     size: int
-    """Characters."""
-    gives_way: bool = False
-    """Whether it is to end for a much shorter question, and to begin again later."""
+    read: "Callable[[Turn, Callable[[], None]], Answer]"
+    depth: int = 0
+    """How many longer questions pause for this one."""
     num_delays: int = 0
     """How often shorter questions came first."""
-    comes: "asyncio.Future[None] | None" = None
-    """Set when it may be answered."""
+    started: float | None = None
+    """When its answer was begun, by ``time.monotonic``."""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    answer: "Future[Answer]" = field(default_factory=Future)
 
     @property
     def rank(self) -> tuple[bool, int]:
         # Those that have waited long enough are the next, in the order in which they came.
         return (True, self.size) if self.num_delays < _MOST_DELAYS else (False, 0)
 
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.started is None else time.monotonic() - self.started
+
 
 class Turns:
     """Which question is answered next: the shortest, so that a long text of one client does not delay all others.
 
-    A question gives way to a much shorter one even while it is being answered, three times at most.
+    One is answered at a time, in a thread. Between two of its batches it pauses for one that is much shorter.
     """
 
     def __init__(self) -> None:
-        self._current: Turn | None = None
+        self._lock = threading.Lock()
+        self._is_answering = False
         self._waiting: list[Turn] = []
 
-    @asynccontextmanager
-    async def of(self, turn: Turn) -> AsyncIterator[None]:
-        """Wait for a turn; it ends with the block."""
-        turn.gives_way = False
-        if self._current is not None:
-            if self._current.size > _MUCH_LONGER * turn.size and self._current.num_delays < _MOST_DELAYS:
-                self._current.gives_way = True
-            turn.comes = asyncio.get_running_loop().create_future()
+    def begin(self, turn: Turn) -> None:
+        """Answer a question now, or when its turn comes."""
+        with self._lock:
             self._waiting.append(turn)
-            try:
-                await turn.comes
-            except asyncio.CancelledError:
-                if turn in self._waiting:
-                    self._waiting.remove(turn)
-                else:
-                    self._pass_on()
-                raise
-        self._current = turn
-        try:
-            yield
-        finally:
-            turn.num_delays += turn.gives_way
-            self._pass_on()
+            is_first, self._is_answering = not self._is_answering, True
+        if is_first:
+            # Nobody waits for it at the end of the process: a tokenizer cannot be interrupted.
+            threading.Thread(target=self._answer_all, daemon=True, name="portico-answers").start()
 
-    def _pass_on(self) -> None:
-        # The next is the current one from now on, so that nobody comes between.
-        self._current = min(self._waiting, key=lambda turn: turn.rank, default=None)
-        if self._current is None:
+    def _answer_all(self) -> None:
+        while (turn := self._next()) is not None:
+            self._answer(turn)
+
+    def _next(self) -> Turn | None:
+        with self._lock:
+            turn = min(self._waiting, key=lambda turn: turn.rank, default=None)
+            self._is_answering = turn is not None
+            if turn is not None:
+                self._waiting.remove(turn)
+                for other in self._waiting:
+                    other.num_delays += other.size > turn.size
+            return turn
+
+    def _answer(self, turn: Turn) -> None:
+        if not turn.answer.set_running_or_notify_cancel():
             return
-        self._waiting.remove(self._current)
-        for turn in self._waiting:
-            turn.num_delays += turn.size > self._current.size
-        assert self._current.comes is not None
-        self._current.comes.set_result(None)
+        turn.started = time.monotonic()
+        try:
+            turn.answer.set_result(turn.read(turn, partial(self._pause, turn)))
+        except BaseException as error:
+            turn.answer.set_exception(error)
+
+    def _pause(self, turn: Turn) -> None:
+        """Answer the shortest question that waits, if it is much shorter than one that is being answered."""
+        with self._lock:
+            shorter = [other for other in self._waiting if _MUCH_LONGER * other.size < turn.size]
+            if not shorter or turn.depth == _DEEPEST:
+                return
+            other = min(shorter, key=lambda turn: turn.size)
+            self._waiting.remove(other)
+        other.depth = turn.depth + 1
+        self._answer(other)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

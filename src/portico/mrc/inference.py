@@ -1,11 +1,11 @@
 """``Reader``: a trained model that answers questions."""
 
-import math
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -258,7 +258,14 @@ class Reader:
         )
         chosen = defaults.changed(longest, settings)
         self.settings = replace(chosen, doc_stride=settings.get("doc_stride", chosen.max_seq_length // 3))
+        self._device, self._batch_size = device, batch_size
         self._inference = Inference.on_device(self._loaded, device=device, batch_size=batch_size)
+
+    def sharing_model(self) -> "Reader":
+        """Return a reader of the same model, which can answer between two batches of this one."""
+        other = copy(self)
+        other._inference = Inference.on_device(self._loaded, device=self._device, batch_size=self._batch_size)
+        return other
 
     def answer(self, question: str, context: Contexts, **settings: Any) -> Answer:
         """Answer one question, from one context or from several that are searched together; see :meth:`answers`."""
@@ -276,6 +283,7 @@ class Reader:
         ids: Sequence[str] | None = None,
         *,
         cancelled: threading.Event | None = None,
+        between_batches: Callable[[], None] | None = None,
         **settings: Any,
     ) -> Answers:
         """Answer many questions, and return the answers with their spans, candidates and scores by identifier.
@@ -285,6 +293,7 @@ class Reader:
             contexts: One context, or several that are searched together, for each question.
             ids: Identifiers; by default ``"0"``, ``"1"``, ...
             cancelled: Set by another thread, it ends the call after the batch that is running.
+            between_batches: Called after each batch; its time counts as time of the call.
             **settings: See the constructor; for this call.
 
         Raises:
@@ -304,7 +313,9 @@ class Reader:
             calibration=self.calibration,
             **head_post_processing(head_of(self._loaded.model), options),
         )
-        with self._inference.limited(started, chosen.max_seconds, cancelled):
+        limit = TimeLimit(started, chosen.max_seconds, cancelled, between_batches)
+        limit.check()  # the tokenizer may have taken all of the time
+        with self._inference.limited(limit):
             answers: Answers = self._inference.answers(post_processing, examples, features).answers
         return answers
 
@@ -493,25 +504,40 @@ def question_windows(
 class TimeLimit(TrainerCallback):
     """Ends an inference that is cancelled, or that takes longer than ``seconds`` since ``started``.
 
-    ``started`` is a time of ``time.monotonic``.
+    ``started`` is a time of ``time.monotonic``; ``between_batches`` is called after each batch.
     """
 
-    def __init__(self, started: float, seconds: float, cancelled: threading.Event | None) -> None:
+    def __init__(
+        self,
+        started: float,
+        seconds: float | None,
+        cancelled: threading.Event | None = None,
+        between_batches: Callable[[], None] | None = None,
+    ) -> None:
         self.started = started
         self.seconds = seconds
         self.cancelled = cancelled
+        self.between_batches = between_batches
 
     @override
     def on_prediction_step(
         self, args: HFTrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
+        if self.between_batches is not None:
+            self.between_batches()
+        self.check()
+
+    def check(self) -> None:
         if self.cancelled is not None and self.cancelled.is_set():
             raise InputError("The questions were cancelled before they were answered (`cancelled`); ask them again.")
-        if time.monotonic() - self.started > self.seconds:
-            raise InputError(
-                f"It took longer than {self.seconds:g} seconds (`max_seconds`); give a shorter context, or raise the "
-                "limit."
-            )
+        if self.seconds is not None and time.monotonic() - self.started > self.seconds:
+            raise took_too_long(self.seconds)
+
+
+def took_too_long(seconds: float) -> InputError:
+    return InputError(
+        f"It took longer than {seconds:g} seconds (`max_seconds`); give a shorter context, or raise the limit."
+    )
 
 
 class UnsavedAnswerSession(AnswerSession):
@@ -545,11 +571,8 @@ class Inference(MRCTrainer):
             return cls(loaded, args)
 
     @contextmanager
-    def limited(
-        self, started: float, seconds: float | None, cancelled: threading.Event | None = None
-    ) -> Iterator[None]:
+    def limited(self, limit: TimeLimit) -> Iterator[None]:
         """End what runs in the block with an ``InputError`` by a :class:`TimeLimit`."""
-        limit = TimeLimit(started, math.inf if seconds is None else seconds, cancelled)
         self.add_callback(limit)
         try:
             yield

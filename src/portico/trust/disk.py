@@ -52,7 +52,12 @@ def replaced(path: Path, *, size: int | None = None) -> Iterator[Path]:
 
 @contextmanager
 def staged_folder(
-    folder: Path, *, keeping: Collection[str] = (), weights: str | None = None, size: int | None = None
+    folder: Path,
+    *,
+    keeping: Collection[str] = (),
+    weights: str | None = None,
+    size: int | None = None,
+    needs_unicode: bool = False,
 ) -> Iterator[Path]:
     """Yield a new folder; on success all files in it move to ``folder``, and replace those of the same names.
 
@@ -63,13 +68,27 @@ def staged_folder(
         keeping: Names of files in ``folder`` that the library updates, so they are copied before.
         weights: Name of the file whose errors do not name it, as those of safetensors.
         size: Bytes of all files together, about, if they are known, for the error of a full disk.
+        needs_unicode: Whether the library, such as tokenizers, takes no path of other bytes than UTF-8.
     """
     unnamed = None if weights is None else folder / weights
     with _naming(folder), _staging_below(folder, unnamed, size) as staging:
         for name in keeping:
             with suppress(FileNotFoundError):
                 write_bytes(staging / name, read_bytes(folder / name))
-        yield staging
+        if needs_unicode and not _is_unicode(staging):
+            with tempfile.TemporaryDirectory(prefix="portico-") as place:
+                yield Path(place)
+                shutil.copytree(place, staging, dirs_exist_ok=True)
+        else:
+            yield staging
+
+
+def _is_unicode(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -6,7 +6,7 @@ somebody else: what its files name is built inside :func:`from_folder`, where on
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import has_magic
@@ -34,6 +34,15 @@ class _Origin:
     advice: str
     admitted: tuple[Path, ...] | None
     named: tuple[str | Path, ...] = ()
+    typed: tuple[str, ...] = ()
+
+    def allowing(self, places: Collection[Path]) -> str:
+        """Return what admits places: the command that was typed, with its option, or the option alone."""
+        options = [word for place in places for word in ("--allow-path", str(place))]
+        if not self.typed:
+            return shlex.join(options)
+        # Ahead of all else, also of a `--`.
+        return f"`{shlex.join([*self.typed[:2], *options, *self.typed[2:]])}`"
 
     def is_inside(self, path: str | Path) -> bool:
         """Return whether a path is in the folder of the file, or admitted."""
@@ -73,17 +82,19 @@ def from_folder(
     advice: str = "if you trust the run, allow it with --trust-config",
     admitted: Sequence[Path] | None = (),
     named: Sequence[str | Path] = (),
+    typed: Sequence[str] = (),
 ) -> Iterator[None]:
     """Inside the block, judge names in data as names in ``file``, whose folder may come from somebody else.
 
     Nothing is refused if the folder is ``trusted``; ``advice`` ends the sentences about what is refused. Paths in the
     folder may be read, and paths at or below those ``admitted``; ``None`` admits all. Once one is refused, so are all
-    ``named``, so that the user sees in one sentence what the file wants to read.
+    ``named``, so that the user sees in one sentence what the file wants to read. The words of the command, if they are
+    given as ``typed``, are repeated there with what admits it.
     """
     if trusted:
         yield
         return
-    _files.append(_Origin(file, advice, None if admitted is None else tuple(admitted), tuple(named)))
+    _files.append(_Origin(file, advice, None if admitted is None else tuple(admitted), tuple(named), tuple(typed)))
     try:
         yield
     finally:
@@ -115,12 +126,11 @@ def refuse_outside(path: str | Path, setting: str | None = None) -> None:
     named = f"`{setting}={path}`" if setting else str(path)
     outside = dict.fromkeys(str(other) for other in (path, *origin.named) if not origin.is_inside(other))
     others = "".join(f", and {other}" for other in outside if other != str(path))
-    places = dict.fromkeys(shlex.quote(str(_without_pattern(Path(other).absolute()))) for other in outside)
-    options = " ".join(f"--allow-path {place}" for place in places)
+    places = dict.fromkeys(_without_pattern(Path(other).absolute()) for other in outside)
     raise InputError(
         printable(
             f"{origin.file} names {named}{others}, which would be read from outside of its folder; if the run is to "
-            f"read {'them' if others else 'it'}, allow it with {options}."
+            f"read {'them' if others else 'it'}, allow it with {origin.allowing(places)}."
         )
     )
 

@@ -65,9 +65,10 @@ def sweep(tmp_path):
     ("shell", "variables", "code", "says"),
     [
         ("| true", {}, 141, ""),
-        (">&-", {}, 0, ""),
-        ("> /dev/full", {}, 1, FULL),
-        ("> /dev/full", {"PYTHONUNBUFFERED": "1"}, 1, FULL),
+        # test_every_output.py has these without a shell.
+        pytest.param(">&-", {}, 0, "", marks=pytest.mark.slow),
+        pytest.param("> /dev/full", {}, 1, FULL, marks=pytest.mark.slow),
+        pytest.param("> /dev/full", {"PYTHONUNBUFFERED": "1"}, 1, FULL, marks=pytest.mark.slow),
     ],
     ids=["reader gone", "closed", "full", "full and unbuffered"],
 )
@@ -81,7 +82,7 @@ def test_the_output_of_a_sweep(shell, variables, code, says, sweep):
 )
 def test_help_of_every_command_on_a_full_device_and_a_closed_output(command, tmp_path):
     full = portico(command, "--help", shell="> /dev/full", folder=tmp_path, PYTHONUNBUFFERED="")
-    assert (full.returncode, full.stderr) == (1, FULL)
+    assert (full.returncode, full.stderr) == (2 if command == "verify" else 1, FULL)
     closed = portico(command, "--help", shell=">&-", folder=tmp_path)
     assert (closed.returncode, closed.stderr) == (0, "")
 
@@ -104,6 +105,7 @@ def test_a_deleted_working_folder_is_a_sentence(tmp_path):
     assert ended.stderr == "error: The current folder has been deleted; change to one that exists.\n"
 
 
+@pytest.mark.slow
 def test_a_path_that_is_no_utf8(sweep):
     name = os.fsdecode(b"sweep-\xff")
     (sweep / "sweep").rename(sweep / name)
@@ -115,3 +117,19 @@ def test_the_help_of_train_on_a_full_device_does_not_blame_the_folder_of_the_run
     """Hydra prints it without a buffer of Python, which others have until they end."""
     ended = portico("train", "--help", shell="> /dev/full", folder=tmp_path, PYTHONUNBUFFERED="1")
     assert (ended.returncode, ended.stderr) == (1, FULL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [("sweep", "sweep"), ("report", "sweep"), ("demo", "sweep"), ("replay", "sweep", "--step", "1")]
+)
+@pytest.mark.parametrize("name", ["sweep", "sw\u00e9\u00e9p", os.fsdecode(b"sw\xff")])
+def test_a_locale_without_unicode(command, name, sweep):
+    """Names of files are then decoded as ASCII, and files are opened as ASCII unless an encoding is given."""
+    (sweep / "sweep").rename(sweep / name)
+    words = [f"'{name}'" if word == "sweep" and number else word for number, word in enumerate(command)]
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    ended = portico(*words, folder=sweep, **variables)
+    assert "Traceback" not in ended.stderr, ended.stderr
+    assert ended.returncode == 0 or (ended.returncode == 1 and "error: " in ended.stderr), ended.stderr
+    assert command[0] != "sweep" or ended.returncode == 0, ended.stderr

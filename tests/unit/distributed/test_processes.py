@@ -9,6 +9,7 @@ import sys
 import time
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import accelerate
 import datasets
@@ -24,7 +25,7 @@ from fresh_process import environment
 from models import Points, toy_arguments, toy_trainer
 from parity.peers import untimed
 from portico.distributed import processes, signals
-from portico.distributed.processes import kill_children, kill_children_on_error
+from portico.distributed.processes import _cause, _pickled, kill_children, kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
 
 SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 1}
@@ -338,3 +339,15 @@ def test_process_that_waits_for_another_ends_in_time_after_sigterm(tmp_path):
     with pytest.raises(ProcessExitedException) as raised:
         run_in_processes(2, train_until_signalled, str(tmp_path))
     assert (raised.value.error_index, raised.value.exit_code) == (0, 128 + signal.SIGTERM)
+
+
+def test_a_killed_worker_is_named_and_not_the_others_that_the_launcher_then_terminates(tmp_path):
+    terminated = SystemExit(128 + signal.SIGTERM)
+    (tmp_path / "error-1").write_bytes(_pickled(terminated, "1"))
+    killed, other = SimpleNamespace(exitcode=-signal.SIGKILL), SimpleNamespace(exitcode=1)
+    error, _ = _cause([killed, other], tmp_path, set())
+    assert str(error).startswith("Process 0 ended with exit code -9; ")
+    # The signal of a scheduler, which is the cause itself.
+    error, origin = _cause([SimpleNamespace(exitcode=-signal.SIGTERM), other], tmp_path, set())
+    assert (type(error), error.code) == (SystemExit, terminated.code)
+    assert "in process 1" in str(origin)

@@ -463,9 +463,13 @@ def test_recovery_of_a_run_killed_while_the_best_weights_are_written(tmp_path, m
         patched.setattr(BestWeights, "save", killed)
         with pytest.raises(Interruption):
             trainer_with_everything(tmp_path / "stopped").train()
+    staged = tmp_path / "stopped" / f".portico-{'0' * 16}" / "best.th"
+    staged.parent.mkdir()
+    staged.write_bytes(b"half of them")
     resumed = trainer_with_everything(tmp_path / "stopped")
     resumed.train()
     assert_same_weights(weights(resumed.model), weights(whole.model))
+    assert not [*(tmp_path / "stopped").glob(".*")]
 
 
 def test_recovery_of_callback_states_and_numpy_metrics(tmp_path):

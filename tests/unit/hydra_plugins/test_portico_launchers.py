@@ -8,12 +8,15 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import fake_experiment
 from fresh_process import environment
-from hydra_plugins.portico_launchers import JoblibLauncher, StartedJob, SubmititLauncher, logged
+from hostile_folders import RUN, WAYS, detour, elsewhere_of, is_untouched
+from hydra_plugins.portico_launchers import CommandLauncher, JoblibLauncher, StartedJob, SubmititLauncher, logged
 from portico.cli.jobs import SweepJob
 
 CHECKOUT = Path(__file__).parents[3]
@@ -101,6 +104,33 @@ def test_interrupt_ends_all_jobs(start, tmp_path, launcher):
 
 @pytest.mark.slow
 @needs("joblib")
+def test_a_job_whose_sweep_was_killed_is_not_started_again_while_it_runs(start, tmp_path):
+    """It ends with its sweep; until then its folder has an owner."""
+    command = ("launcher=joblib", "hydra.launcher.n_jobs=2", RATES, f"args.seed={fake_experiment.WAITS}")
+    sweep = start(*command)
+    waiting = [tmp_path / f"found/{number}/process.txt" for number in (0, 1)]
+    until = time.monotonic() + 240
+    while not all(path.exists() and path.read_text() for path in waiting):
+        assert sweep.poll() is None, sweep.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    jobs = [psutil.Process(int(path.read_text())) for path in waiting]
+    for job in jobs:
+        job.suspend()  # so that it does not end before the next command
+    sweep.kill()
+    sweep.communicate(timeout=60)
+    again = start(*command)
+    output = again.communicate(timeout=120)[0]
+    assert again.returncode == 1, output
+    assert f"A run is going on in '{tmp_path / 'found/0'}', by process {jobs[0].pid}; wait until it has" in output
+    assert all(path.read_text() == str(job.pid) for path, job in zip(waiting, jobs, strict=True))
+    for job in jobs:
+        job.resume()
+    assert not psutil.wait_procs(jobs, timeout=60)[1], "a job runs on without its sweep"
+
+
+@pytest.mark.slow
+@needs("joblib")
 def test_search_keeps_several_trials_running(start, tmp_path):
     search = ("hydra/sweeper=portico_optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2")
     pruner = ("hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1")
@@ -125,6 +155,29 @@ def test_jobs_of_one_machine_share_its_cores(monkeypatch, n_jobs, num_jobs, of_a
     launcher = JoblibLauncher(n_jobs)
     launcher.num_at_once = of_a_search
     assert launcher._num_threads(num_jobs) == expected
+
+
+class CommandsAlone(CommandLauncher):
+    def start_commands(self, jobs):
+        pass
+
+    def end(self, jobs):
+        pass
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_log_of_a_job_is_new_where_its_name_leads_elsewhere(way, tmp_path, monkeypatch):
+    job = SweepJob(folder=tmp_path / RUN, number=0, overrides=[])
+    detour(job.folder / "job.log", way)
+    composed = SimpleNamespace(hydra=None)
+    monkeypatch.setattr("hydra_plugins.portico_launchers.prepared_job", lambda *_: (composed, job))
+    monkeypatch.setattr("hydra_plugins.portico_launchers.command_of_job", lambda *_: ["echo", "ours"])
+    launcher = CommandsAlone()
+    launcher.setup(hydra_context=None, task_function=None, config=None)
+    (started,) = launcher.start([[]], 0)
+    subprocess.run(started.command, check=True)
+    assert (job.folder / "job.log").read_text() == "ours\n"
+    assert is_untouched(elsewhere_of(job.folder))
 
 
 @pytest.mark.parametrize(("of_the_user", "expected"), [(None, "3"), ("7", "7")])

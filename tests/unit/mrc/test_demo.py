@@ -1,4 +1,3 @@
-import asyncio
 import functools
 import http.client
 import json
@@ -322,60 +321,109 @@ def test_ctrl_c_does_not_wait_for_answers(slow, num_questions):
         assert {one.result()[0].status for one in asked} == {503}
 
 
-def test_a_short_question_does_not_wait_for_long_texts(slow):
+def test_short_questions_do_not_wait_for_long_texts(slow):
+    """However many there are: long texts do not come first because they have waited."""
     slow, is_running = slow
-    with ThreadPoolExecutor(3) as pool, serving(slow) as server:
-        asked = [pool.submit(ask, server, question="Who?", context=LONG) for _ in range(3)]
+    with ThreadPoolExecutor(8) as pool, serving(slow) as server:
+        asked = [pool.submit(ask, server, question="Who?", context=LONG) for _ in range(8)]
         assert is_running.wait(30)
-        assert until(lambda: len(server.connections) == 3)
-        for _ in range(2):
-            response, _ = ask(server, question="Who?", context="Anna lives in Oslo.")
+        assert until(lambda: server._num_waiting == 8)
+        for _ in range(5):
+            response, page = ask(server, question="Who?", context="Anna lives in Oslo.")
             assert response.status == 200
+        alone = slow.answer("Who?", "Anna lives in Oslo.", handle_impossible_answer=False)
+        assert f"{alone.probability:.1%}" in page
         assert not any(one.done() for one in asked)
 
 
-async def _order_of(sizes):
-    """Return in which order questions of these sizes are answered that come while the first is."""
-    turns, answered, may_end = Turns(), [], asyncio.Event()
+def test_a_long_answer_with_pauses_is_the_same(slow, monkeypatch):
+    slow, is_running = slow
+    long = LONG[:300]
+    expected = slow.answer("Who?", long, handle_impossible_answer=False)
+    is_running.clear()
+    with ThreadPoolExecutor(1) as pool, serving(slow) as server:
+        asked = pool.submit(ask, server, question="Who?", context=long)
+        assert is_running.wait(30)
+        assert ask(server, question="Where?", context="Anna lives in Oslo.")[0].status == 200
+        response, page = asked.result()
+    assert response.status == 200
+    assert f"{expected.probability:.1%}" in page
+    assert page.count("<tr><td><bdi>") == len(expected.candidates)
 
-    async def ask_once(size):
-        async with turns.of(Turn(size)):
-            answered.append(size)
-            await may_end.wait()
 
-    tasks = [asyncio.create_task(ask_once(size)) for size in sizes]
-    await asyncio.sleep(0)
+def order_of(sizes, num_batches=1):
+    """Return the sizes of questions, all asked while the first is being read, in the order in which they end."""
+    turns, ended, may_end, is_first = Turns(), [], threading.Event(), threading.Event()
+
+    def read(turn, pause):
+        is_first.set()
+        assert may_end.wait(30)
+        for _ in range(num_batches):
+            pause()
+        ended.append((turn.size, turn.depth))
+        return turn.size
+
+    asked = [Turn(size, read) for size in sizes]
+    turns.begin(asked[0])
+    assert is_first.wait(30)
+    for turn in asked[1:]:
+        turns.begin(turn)
     may_end.set()
-    await asyncio.gather(*tasks)
-    return answered
+    assert [turn.answer.result(30) for turn in asked] == sizes
+    return ended
 
 
 def test_the_shortest_is_next_but_none_waits_forever():
-    assert asyncio.run(_order_of([50, 40, 10, 30, 20])) == [50, 10, 20, 30, 40]
-    assert asyncio.run(_order_of([50, 40, 11, 12, 13, 14, 15])) == [50, 11, 12, 13, 40, 14, 15]
+    def sizes(*asked):
+        return [size for size, _ in order_of([*asked])]
+
+    assert sizes(40, 35, 10, 30, 20) == [40, 10, 20, 30, 35]
+    assert sizes(40, 35, 11, 12, 13, 14, 15) == [40, 11, 12, 13, 35, 14, 15]
 
 
-def test_a_long_question_gives_way_three_times():
-    turns, long = Turns(), Turn(100)
+def test_a_question_pauses_for_much_shorter_ones():
+    """After each batch for one, so that it goes on itself; and these pause in turn."""
+    assert order_of([100, 10, 1, 90]) == [(1, 1), (100, 0), (10, 0), (90, 0)]
+    assert order_of([100, 10, 1, 90], num_batches=2) == [(1, 1), (10, 1), (100, 0), (90, 0)]
+    assert order_of([10_000, 1_000, 100, 10, 1], num_batches=1)[0] == (1, 1)
 
-    async def begin_again():
-        gave_way = 0
-        while True:
-            async with turns.of(long):
-                short = asyncio.create_task(ask_short())
-                await asyncio.sleep(0)
-                if not long.gives_way:
-                    break
-                gave_way += 1
-            await short
-        await short
-        return gave_way
 
-    async def ask_short():
-        async with turns.of(Turn(10)):
-            pass
+def test_a_question_that_is_cancelled_is_not_read():
+    turns, is_running, may_end = Turns(), threading.Event(), threading.Event()
 
-    assert asyncio.run(begin_again()) == 3
+    def read(turn, pause):
+        is_running.set()
+        assert may_end.wait(30)
+        return turn.size
+
+    first, left, last = (Turn(size, read) for size in (3, 2, 1))
+    turns.begin(first)
+    assert is_running.wait(30)
+    turns.begin(left)
+    assert left.answer.cancel()
+    turns.begin(last)
+    may_end.set()
+    assert (first.answer.result(30), last.answer.result(30), left.started) == (3, 1, None)
+
+
+def test_the_limit_of_time_holds_where_nothing_can_be_interrupted(reader, monkeypatch):
+    """Neither a tokenizer nor a post-processing can."""
+    may_end = threading.Event()
+    monkeypatch.setattr(reader, "answer", lambda *_, **__: may_end.wait(30))
+    monkeypatch.setattr("portico.mrc.demo._SECONDS_BEYOND", 0.1)
+    with serving(reader, LIMITS._replace(seconds=0.1)) as server:
+        response, page = ask(server, question="Who?", context="Anna lives in Oslo.")
+        assert response.status == 400
+        assert "It took longer than 0.1 seconds (`max_seconds`); give a shorter context, or raise the limit." in page
+        may_end.set()
+
+
+def test_the_time_of_the_tokenizer_counts(reader, monkeypatch):
+    is_run = []
+    monkeypatch.setattr("portico.mrc.inference.Inference.answers", lambda *_: is_run.append(True))
+    with pytest.raises(InputError, match=r"It took longer than 0 seconds \(`max_seconds`\)"):
+        reader.answers(["Who?"], ["Anna lives in Oslo."], max_seconds=0.0)
+    assert not is_run
 
 
 def test_an_answer_is_ended_when_its_browser_leaves(slow):

@@ -63,6 +63,17 @@ def test_files_of_a_library_replace_what_leads_elsewhere(kind, tmp_path):
     assert is_untouched(tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize("name", [b"plain", b"other-\xff"])
+def test_a_library_gets_a_path_of_unicode(name, tmp_path):
+    folder = tmp_path / os.fsdecode(name)
+    with disk.staged_folder(folder, needs_unicode=True) as staging:
+        assert str(staging).encode()
+        (staging / "inner").mkdir()
+        (staging / "inner" / "ours.txt").write_text("ours")
+    assert (folder / "inner" / "ours.txt").read_text() == "ours"
+    assert [path.name for path in folder.iterdir()] == ["inner"]
+
+
 def test_a_folder_is_not_replaced_by_a_file(tmp_path):
     (tmp_path / "report.html").mkdir()
     with pytest.raises(IsADirectoryError) as caught:

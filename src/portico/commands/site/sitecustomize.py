@@ -23,6 +23,10 @@ with contextlib.suppress(ImportError):
         from portico.commands import replay
 
         replay.join()
+    if "PORTICO_PREFLIGHT" in os.environ:
+        from portico.commands import preflight
+
+        preflight.join()
 # Then the module of that name that this one stands in front of.
 _others = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
 _spec = PathFinder.find_spec("sitecustomize", _others)

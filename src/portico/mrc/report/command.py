@@ -82,8 +82,12 @@ def report_or_compare(
     max_megabytes: float = MAX_MEGABYTES,
     trust_config: bool = False,
     allow_path: Sequence[Path] | None = None,
+    typed: Sequence[str] = (),
 ) -> tuple[Path, str]:
-    """Do what ``write_page`` does, and return also the verdict of a comparison, "" for one run."""
+    """Do what ``write_page`` does, and return also the verdict of a comparison, "" for one run.
+
+    A refusal of files outside of a run repeats the command that was ``typed``, with the option that admits them.
+    """
     verdict = ""
     if not max_megabytes > 0:
         raise InputError(f"`--max-megabytes {max_megabytes:g}` is not positive; give a number above 0.")
@@ -97,7 +101,7 @@ def report_or_compare(
         )
     if output is not None and not path.parent.is_dir():
         raise InputError(f"{path}: cannot be written (No such file or directory); name another with --output.")
-    read = partial(read_run, data=data, trust_config=trust_config, allow_path=allow_path)
+    read = partial(read_run, data=data, trust_config=trust_config, allow_path=allow_path, typed=typed)
     try:
         if others:
             verdict = write_comparison(path, *align_runs(*map(read, (run, *others))), max_megabytes=max_megabytes)
@@ -135,6 +139,7 @@ def read_run(
     data: str | Path | None = None,
     trust_config: bool = False,
     allow_path: Sequence[Path] | None = None,
+    typed: Sequence[str] = (),
 ) -> RunRecord:
     """Read a run's answers and join them with the questions.
 
@@ -143,7 +148,7 @@ def read_run(
     they are there. The answer files of Hugging Face's example work too. ``data`` is a file of the questions in any
     supported format; by default what the run's ``config.yaml`` names. A dataset of the hub or a class that it names is
     only loaded with ``trust_config``. With ``allow_path``, as of the command, it may name files outside of the folder
-    at or below these paths only.
+    at or below these paths only; ``typed`` is the command for the error about others.
 
     Raises:
         InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
@@ -166,7 +171,12 @@ def read_run(
     config = _read_mapping(folder / "config.yaml")
     recorded = _read_record(folder / REPORT_RECORD)
     results = []
-    trust: dict[str, Any] = {"trusted": trust_config or data is not None, "admitted": allow_path}
+    trust: dict[str, Any] = {
+        "trusted": trust_config or data is not None,
+        "admitted": allow_path,
+        "named": _validation_files(config.get("data")),
+        "typed": typed,
+    }
     for example in _answered_examples(folder, config, data, predictions, trust):
         key, text = example["id"], predictions[example["id"]]
         span = _span(example["context"], text, (recorded.get("spans") or {}).get(key))
@@ -313,6 +323,17 @@ def _answered_examples(
             "--data."
         )
     return answered
+
+
+def _validation_files(data: object) -> list[str]:
+    """Return the files of questions that settings of data name; others are refused when they are read."""
+    if not isinstance(data, Mapping):
+        return []
+    sources = data.get("sources")
+    groups = [data, *(sources if isinstance(sources, list) else ())]
+    named = [group.get("validation_file") for group in groups if isinstance(group, Mapping)]
+    files = [file for entry in named for file in (entry if isinstance(entry, list) else [entry])]
+    return [file for file in files if isinstance(file, str) and "\0" not in file]
 
 
 def _validation_of(data: Any) -> Sequence[Example]:

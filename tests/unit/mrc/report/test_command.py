@@ -187,7 +187,7 @@ def test_one_run(make_run, capsys):
         main([str(run)])
     data = run.parent / "dev.json"
     assert f"names {data}, which would be read from outside of its folder; if" in (error := capsys.readouterr().err)
-    assert f"allow it with --allow-path {data}. " in error
+    assert f"allow it with `portico report --allow-path {data} {run}`. " in error
     for allowed in (data, run.parent):
         main([str(run), "--allow-path", str(allowed)])
     assert capsys.readouterr().out.splitlines() == 2 * [str(run / "report.html")]

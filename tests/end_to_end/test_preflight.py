@@ -1,0 +1,134 @@
+"""`portico preflight`: what a script in rehearsal prints and leaves, also if it is killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fresh_process import environment, portico
+
+SCRIPT = """
+import numpy as np
+from pathlib import Path
+from models import ToyDataset, tiny_bert, toy_arguments
+from transformers import Trainer, TrainingArguments
+
+assert not Path("final").exists()  # also where it is resumed
+
+def per_class(prediction):
+    return {"f1": np.ones(3)}
+
+whole = {"eval_strategy": "epoch", "save_strategy": "epoch", "save_total_limit": 1}
+args = toy_arguments("out", TrainingArguments, **whole)
+data = {"train_dataset": ToyDataset(61), "eval_dataset": ToyDataset(40, seed=1)}
+trainer = Trainer(tiny_bert(), args, compute_metrics=METRICS, **data)
+trainer.train()
+assert len(trainer.predict(ToyDataset(500)).predictions) == 500
+trainer.save_model("final")
+Path("notes.txt").write_text("overwritten")
+"""
+SOUND = SCRIPT.replace("METRICS", "lambda prediction: {'n': len(prediction.predictions)}")
+
+
+def leftovers():
+    return sorted(Path(tempfile.gettempdir()).glob("portico-preflight-*"))
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(source):
+        (tmp_path / "script.py").write_text(source)
+        (tmp_path / "notes.txt").write_text("mine")
+        (tmp_path / "out" / "checkpoint-1").mkdir(parents=True)
+        (tmp_path / "out" / "checkpoint-1" / "weights").write_text("mine")
+        return contents(tmp_path)
+
+    return write
+
+
+def test_sound_script_passes_and_changes_nothing(write, tmp_path):
+    before, others = write(SOUND), leftovers()
+    page = tmp_path.parent / "preflight.html"
+    ended = portico("preflight", "--report", page, "script.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for stage in ("data", "first steps", "evaluation", "checkpoint", "resume", "rotation", "rest of the script"):
+        assert re.search(rf"│ {stage} +│ passed", ended.stdout), ended.stdout
+    assert re.search(r"Would take about .* \(62 steps of .*, 2 evaluations in .*, 2 checkpoints of", ended.stdout)
+    assert contents(tmp_path) == before
+    assert leftovers() == others
+    assert "Nothing would fail" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_every_fault_of_a_script_is_named(write, tmp_path):
+    before = write(SCRIPT.replace("METRICS", "per_class") + "raise KeyError('after the training')\n")
+    ended = portico("preflight", "script.py", "--json", folder=tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    first, last = (fault["sentence"] for fault in json.loads(ended.stdout)["faults"])
+    assert "`compute_metrics` returns an array of shape [3] as `eval_f1`, and the trainer of transformers" in first
+    assert re.fullmatch(r"The script \(script.py:\d+\) raises KeyError: 'after the training'.", last)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "arguments", "message"),
+    [
+        ("raise KeyError('mine')", [], "The script fails by itself before its training"),
+        ("print('done')", [], "The script built no Trainer"),
+        ("", ["--rows", "0"], "`--rows 0` is not positive"),
+    ],
+)
+def test_nothing_to_rehearse(source, arguments, message, tmp_path):
+    (tmp_path / "script.py").write_text(source)
+    ended = portico("preflight", *arguments, "script.py", folder=tmp_path)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+
+
+@pytest.mark.slow
+def test_torchrun(write, tmp_path):
+    before = write(SOUND)
+    ended = portico("preflight", "torchrun", "--nproc-per-node", 2, "script.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.search(r"│ resume +│ passed", ended.stdout)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.5, 5, 9])
+def test_kill_leaves_nothing(seconds, write, tmp_path):
+    before, others = write(SOUND), leftovers()
+    command = [sys.executable, "-m", "portico", "preflight", "script.py"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), start_new_session=True)
+    time.sleep(seconds)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    for _ in range(100):
+        if leftovers() == others and not any(child.is_running() for child in children):
+            break
+        time.sleep(0.2)
+    assert leftovers() == others
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_command_line_in_rehearsal(tmp_path):
+    settings = ["+experiment=text_classification", "debug=default", "args.use_cpu=true"]
+    ended = portico("train", *settings, "mode=preflight", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.search(r"│ final save +│ passed", ended.stdout)
+    assert not list(tmp_path.iterdir())
