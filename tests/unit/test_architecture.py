@@ -247,9 +247,9 @@ def test_rooms_that_import_each_other_for_types_are_found(tmp_path):
     assert violations(tree(tmp_path, files)) == ["the rooms data, loop import each other, for types at least"]
 
 
-def test_tenth_floor_is_found(tmp_path):
-    files = {f"m{n}/a.py": f"from house.m{n + 1}.a import f\n" + 40 * "\n" for n in range(9)}
-    assert violations(tree(tmp_path, {**files, "m9/a.py": 40 * "\n"})) == ["m0 is on floor 10, above 9"]
+def test_eleventh_floor_is_found(tmp_path):
+    files = {f"m{n}/a.py": f"from house.m{n + 1}.a import f\n" + 40 * "\n" for n in range(10)}
+    assert violations(tree(tmp_path, {**files, "m10/a.py": 40 * "\n"})) == ["m0 is on floor 11, above 10"]
 
 
 def test_thirteenth_module_at_the_root_is_found(tmp_path):

@@ -48,6 +48,7 @@ ARGUMENTS = {
     "train": ["+experiment=mrc", *SMALL, "paths.output_dir=FOLDER/trained\u00e9-WAY"],
     "run": ["FOLDER/script.py"],
     "verify": ["--once", "FOLDER/script.py"],
+    "preflight": ["--no-data", "FOLDER/script.py"],
     "replay": ["FOLDER/run", "--step", "2"],
     "report": ["FOLDER/run"],
     "demo": ["FOLDER/run", "--port", "0", "--device", "cpu"],
@@ -194,7 +195,7 @@ def outcome_of(made, tmp_path_factory):
     return outcome
 
 
-SLOW = ("train", "run", "verify", "replay")
+SLOW = ("train", "run", "verify", "preflight", "replay")
 EVERY = [
     pytest.param(command, way, asks, marks=[pytest.mark.slow] * (command in SLOW))
     for asks in (False, True)
@@ -215,7 +216,7 @@ def test_a_command_succeeds_or_ends_with_a_sentence(command, way, asks_for_help,
         if asks_for_help and way == "unbuffered" and command != "train":
             assert code == 0  # argparse prints its help where it can
             return
-        assert code == (2 if command == "verify" else 1), errors
+        assert code == (2 if command in ("verify", "preflight") else 1), errors
         assert FULL in errors
     elif way == "folder gone":
         assert code == 1, errors

@@ -82,7 +82,7 @@ def test_the_output_of_a_sweep(shell, variables, code, says, sweep):
 )
 def test_help_of_every_command_on_a_full_device_and_a_closed_output(command, tmp_path):
     full = portico(command, "--help", shell="> /dev/full", folder=tmp_path, PYTHONUNBUFFERED="")
-    assert (full.returncode, full.stderr) == (2 if command == "verify" else 1, FULL)
+    assert (full.returncode, full.stderr) == (2 if command in ("verify", "preflight") else 1, FULL)
     closed = portico(command, "--help", shell=">&-", folder=tmp_path)
     assert (closed.returncode, closed.stderr) == (0, "")
 
