@@ -468,7 +468,7 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
     "a script of the library": {
         "callbacks/one": {"_target_": "portico.inspection.script.Script", "target": "FOLDER/theirs.py"}
     },
-    "sitecustomize": {"callbacks/one": {"_target_": "portico.inspection.site.sitecustomize.Path"}},
+    "sitecustomize": {"callbacks/one": {"_target_": "portico.commands.site.sitecustomize.Path"}},
     "a module that runs": {"callbacks/one": {"_target_": "portico.__main__.main", "arguments": ["run", "theirs.py"]}},
     "what a module of ours imports": {
         "callbacks/one": {"_target_": "portico.imports.import_module", "name": "theirs"}

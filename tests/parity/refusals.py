@@ -1226,7 +1226,9 @@ COMMAND_LINE = (
     *ours("portico/inspection/verification.py", "the command `portico verify`"),
     *ours("portico/commands/verify.py", "the command `portico verify`"),
     *ours("portico/commands/preflight.py", "the command `portico preflight`"),
-    *ours("portico/inspection/", "ends a script in rehearsal, or is what Python asks of a container"),
+    *ours("portico/inspection/rehearsal.py", "ends a script in rehearsal"),
+    *ours("portico/inspection/shelter.py", "the view of the disk of a rehearsal"),
+    *ours("portico/inspection/data_check.py", "is what Python asks of a container"),
     *ours("portico/report/page.py", "the file that a command names"),
 )
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from portico.errors import InputError, exit_with_error
 
 # Put first on the path of child processes: it holds `sitecustomize`, which Python imports when it starts.
-_SITE = Path(__file__).parent / "site"
+_SITE = Path(__file__).parents[1] / "commands" / "site"
 # The default port of torchrun and of accelerate's launcher is fixed too.
 _PORT = re.compile(r"MASTER_PORT|tcp://|torchrun|torch\.distributed\.(?:run|launch)\b|notebook_launcher")
 # Frozen into Python, it has no file.
