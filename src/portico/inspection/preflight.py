@@ -195,7 +195,7 @@ def preflight(trainer: "Trainer", *, data: bool = True, rows: int = 10_000) -> P
 
 
 def _train(rehearsal: Rehearsal, trainer: "Trainer") -> None:
-    with observe(rehearsal):
+    with observe(rehearsal), rehearsal.watches:
         try:
             trainer.train()
         except Exception as error:  # whatever a real run would end with

@@ -14,7 +14,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,11 +91,12 @@ class Rehearsal(Observer):
         self._evaluations: list[LimitedEvaluation] = []
         self.epoch: ShortEpoch | None = None
         self.output_dirs: dict[str, str] = {}  # of the script, by what replaces them
+        self.watches = ExitStack()  # of warnings and of single steps; they end with the training
         self._trained_until: float | None = None
         self._skipped_seconds = 0.0  # of limited evaluations after training
         self._told: list[BaseException] = []
         self.begin(SCRIPT)
-        _hear_warnings(self.record.warnings)
+        self.watches.enter_context(_hearing_warnings(self.record.warnings))
 
     # ---- Stages ----
 
@@ -488,7 +489,7 @@ class RehearsedRun(TrainerCallback):
             self._rehearsal.finish()
             self._rehearse_interval(args, state, control)
             self._rehearsal.begin("next step")
-            self._watch.start()
+            self._watch.start(self._rehearsal.watches)
         elif step == last + 2:
             self._rehearsal.finish()
             self._rehearse_rotation(args, state, control)
@@ -615,7 +616,7 @@ class ResumedRun(TrainerCallback):
     def __init__(self, rehearsal: Rehearsal, trainer: "Trainer") -> None:
         self._rehearsal = rehearsal
         self._watch = StepWatch(trainer)
-        self._watch.start()
+        self._watch.start(rehearsal.watches)
 
     @override
     def on_step_end(
@@ -645,8 +646,9 @@ class StepWatch(Observer):
         self._batches = 0
         self._loss = 0.0
 
-    def start(self) -> None:
-        self._registration = observe(self)
+    def start(self, watches: ExitStack) -> None:
+        """Watch until the fingerprint is taken; ``watches`` ends it where the step is never reached."""
+        self._registration = watches.enter_context(observe(self))
 
     @override
     def on_training_step_begin(self, trainer: ObservedTrainer, model: nn.Module, inputs: dict[str, Any]) -> None:
@@ -909,7 +911,8 @@ def _wait_for_device() -> None:
         torch.cuda.synchronize()
 
 
-def _hear_warnings(heard: list[str]) -> None:
+@contextmanager
+def _hearing_warnings(heard: list[str]) -> Iterator[None]:
     """Keep each warning of the run once."""
     show = warnings.showwarning
 
@@ -928,9 +931,17 @@ def _hear_warnings(heard: list[str]) -> None:
             if record.levelno >= logging.WARNING:
                 hear(record.getMessage())
 
+    listener = WarningListener()
+    loggers = [logging.getLogger(name) for name in ("transformers", "portico")]
     warnings.showwarning = showed
-    for name in ("transformers", "portico"):
-        logging.getLogger(name).addHandler(WarningListener())
+    for logger in loggers:
+        logger.addHandler(listener)
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
+        for logger in loggers:
+            logger.removeHandler(listener)
 
 
 class UploadSkipped(SystemExit):

@@ -1,6 +1,8 @@
 """`portico.preflight`: a zoo of late faults, each named by its cause, and sound trainers without an alarm."""
 
+import logging
 import re
+import warnings
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 import portico
 from late_faults import FAULTS, SOUND, Changed, classifier
 from models import ToyDataset
+from portico import observers
 
 
 def every(zoo, most):
@@ -37,6 +40,7 @@ def test_late_faults_are_named_by_their_cause(name, tmp_path):
     said = [fault.sentence for fault in preflight.faults]
     assert any(re.search(sentence, one) for one in said), said
     assert contents(tmp_path) == before
+    assert observers.active == ()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -46,7 +50,9 @@ def test_sound_trainers_raise_no_alarm(name, tmp_path):
     before = contents(tmp_path)
     weights = {key: value.clone() for key, value in trainer.model.state_dict().items()}
     state = torch.get_rng_state()
+    show, handlers = warnings.showwarning, list(logging.getLogger("transformers").handlers)
     preflight = portico.preflight(trainer)
+    assert (warnings.showwarning, logging.getLogger("transformers").handlers) == (show, handlers)
     assert [fault.sentence for fault in preflight.faults] == []
     assert contents(tmp_path) == before
     assert all(torch.equal(value, weights[key]) for key, value in trainer.model.state_dict().items())
