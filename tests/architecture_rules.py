@@ -230,6 +230,8 @@ def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
         yield "only cli knows the configuration tree"
     elif one.is_of(*DOORS) and not module.is_in(GATE):
         yield "only the gate builds what data name and opens what could hold code"
+    if one.is_of(f"{package}.cli", f"{package}.commands") and not module.is_in("cli", "commands"):
+        yield "the command line is the door: only commands use it"
     is_generic = module.name and not module.is_in("cli", "commands", *SPECIAL_ROOMS)
     if is_generic and one.is_of(*(f"{package}.{room}" for room in SPECIAL_ROOMS)):
         yield "generic parts do not know tasks and backends"

@@ -238,6 +238,12 @@ def test_large_circle_of_imports_for_types_is_found(tmp_path):
     assert "in a circle of more than 5 modules" in found
 
 
+def test_a_room_that_uses_the_command_line_is_found(tmp_path):
+    files = {"mrc/run.py": "from house.cli.jobs import job\n" + 40 * "\n", "cli/jobs.py": 40 * "\n"}
+    (found,) = violations(tree(tmp_path, files))
+    assert found.endswith("imports house.cli.jobs.job: the command line is the door: only commands use it")
+
+
 def test_rooms_that_import_each_other_for_types_are_found(tmp_path):
     for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.loop.run import Run\n"
     files = {
