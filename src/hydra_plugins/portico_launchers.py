@@ -106,8 +106,8 @@ class CommandLauncher(Launcher, ABC):
         jobs = waiting = self.start(job_overrides, initial_job_idx)
         while waiting:
             ended = self.wait(waiting)
-            waiting = [one for one in waiting if one not in ended]
-        return [one.result() for one in jobs]
+            waiting = [job for job in waiting if job not in ended]
+        return [job.result() for job in jobs]
 
     def start(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[StartedJob]:
         """Start jobs and return at once."""
@@ -133,21 +133,21 @@ class CommandLauncher(Launcher, ABC):
     def wait(self, jobs: Sequence[StartedJob]) -> list[StartedJob]:
         """Return the jobs that have ended, at least one; an interrupt ends all jobs."""
         try:
-            while not (ended := [one for one in jobs if one.handle.done()]):
+            while not (ended := [job for job in jobs if job.handle.done()]):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         except BaseException:
             self.end(self.running)
-            for one in self.running:
-                one.job.read_outcome(None)
-                one.job.write()
+            for started in self.running:
+                started.job.read_outcome(None)
+                started.job.write()
             raise
-        for one in ended:
-            one.result()
-            self.running.remove(one)
+        for job in ended:
+            job.result()
+            self.running.remove(job)
             self.num_ended += 1
-            if one.job.status in (FAILED, KILLED):
+            if job.job.status in (FAILED, KILLED):
                 self.num_failed += 1
-                print(f"\nJob {one.job.number} failed: {one.job.error}", file=sys.stderr)
+                print(f"\nJob {job.job.number} failed: {job.job.error}", file=sys.stderr)
         self._show_progress()
         return ended
 
@@ -199,9 +199,9 @@ class JoblibLauncher(CommandLauncher):
 
     @override
     def start_commands(self, jobs: Sequence[StartedJob]) -> None:
-        for one in jobs:
-            one.handle = Future()
-        work = [self.joblib.delayed(self._run)(one) for one in jobs]
+        for job in jobs:
+            job.handle = Future()
+        work = [self.joblib.delayed(self._run)(job) for job in jobs]
         # Threads, since each only waits for the processes of its job.
         workers = self.joblib.Parallel(n_jobs=self.n_jobs, backend="threading")
         threading.Thread(target=workers, args=(work,), daemon=True).start()
@@ -217,7 +217,7 @@ class JoblibLauncher(CommandLauncher):
     def end(self, jobs: Sequence[StartedJob]) -> None:
         with self.lock:
             self.is_ending = True
-        end_processes([one.handle.process for one in jobs if hasattr(one.handle, "process")])
+        end_processes([job.handle.process for job in jobs if hasattr(job.handle, "process")])
 
 
 @dataclass(eq=False)
@@ -250,13 +250,13 @@ class SubmititLauncher(CommandLauncher):
         if len(jobs) == 1:
             jobs[0].handle = executor.submit(subprocess.call, jobs[0].command)
             return
-        for one, handle in zip(jobs, executor.map_array(subprocess.call, [one.command for one in jobs]), strict=True):
-            one.handle = handle
+        for job, handle in zip(jobs, executor.map_array(subprocess.call, [job.command for job in jobs]), strict=True):
+            job.handle = handle
 
     @override
     def end(self, jobs: Sequence[StartedJob]) -> None:
-        for one in jobs:
-            one.handle.cancel()
+        for job in jobs:
+            job.handle.cancel()
 
 
 @dataclass(eq=False)
@@ -279,15 +279,15 @@ class RayLauncher(CommandLauncher):
         if not self.ray.is_initialized():
             self.ray.init(**_plain(self.init))
         task = self.ray.remote(**_plain(self.remote), max_retries=0)(subprocess.call)
-        for one in jobs:
-            reference = task.remote(one.command)
-            one.handle = reference.future()
-            one.handle.reference = reference
+        for job in jobs:
+            reference = task.remote(job.command)
+            job.handle = reference.future()
+            job.handle.reference = reference
 
     @override
     def end(self, jobs: Sequence[StartedJob]) -> None:
-        for one in jobs:
-            self.ray.cancel(one.handle.reference)
+        for job in jobs:
+            self.ray.cancel(job.handle.reference)
         self.ray.shutdown()
 
 

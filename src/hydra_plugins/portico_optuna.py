@@ -126,7 +126,7 @@ class OptunaSweeper(Sweeper):
         self.bounds = {text: _bound(text) for text in self.constraints or ()}
 
     def _check_settings(self) -> None:
-        rules = {name: one.rule for name, one in schema_of(type(self)).known.items()}
+        rules = {name: setting.rule for name, setting in schema_of(type(self)).known.items()}
         plain = ("storage", "study_name", "n_trials", "n_jobs", "max_failure_rate", "custom_search_space")
         check_values("hydra.sweeper", {name: getattr(self, name) for name in plain}, rules)
         for name, value in {"sampler": self.sampler, "pruner": self.pruner}.items():
@@ -157,17 +157,17 @@ class OptunaSweeper(Sweeper):
     def _search_space(self, arguments: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the distributions and the overrides that all jobs share, by key; later entries take precedence."""
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        space = {str(key): distribution_of_config(key, one) for key, one in (self.search_space or {}).items()}
+        space = {str(key): distribution_of_config(key, given) for key, given in (self.search_space or {}).items()}
         fixed: dict[str, str] = {}
         params = [f"{key}={value}" for key, value in (self.params or {}).items()]
-        for one in parser.parse_overrides(params + list(arguments)):
-            key = one.get_key_element()
+        for parsed in parser.parse_overrides(params + list(arguments)):
+            key = parsed.get_key_element()
             space.pop(key, None)
             fixed.pop(key, None)
-            if one.is_sweep_override():
-                space[key] = distribution_of(one)
+            if parsed.is_sweep_override():
+                space[key] = distribution_of(parsed)
             else:
-                fixed[key] = str(one.input_line)
+                fixed[key] = str(parsed.input_line)
         return space, fixed
 
     def _refuse_pruner_without_evaluations(self) -> None:
@@ -209,7 +209,7 @@ class OptunaSweeper(Sweeper):
                 f"`hydra.sweeper.sampler.seed={self.sampler['seed']}` the further trials have other values than in a "
                 "search without an interruption."
             )
-        found = [one.name.lower() for one in self.study.directions]
+        found = [direction.name.lower() for direction in self.study.directions]
         if found != directions:
             raise InputError(
                 f"The study '{name}' in {address} has the directions {', '.join(found)}, and this search "
@@ -219,7 +219,7 @@ class OptunaSweeper(Sweeper):
         self._refuse_unknown_jobs(address)
         self.reporting = {"storage": address, "study": name, "pruner": pruner}
         for point in self.enqueue or ():
-            own = {key: one for key, one in point.items() if key in self.space or not self.custom_search_space}
+            own = {key: value for key, value in point.items() if key in self.space or not self.custom_search_space}
             self._check_point("hydra.sweeper.enqueue", own, self.space)
             self.study.enqueue_trial(dict(point), skip_if_exists=True)
 
@@ -228,8 +228,8 @@ class OptunaSweeper(Sweeper):
         from portico.trust.files import UnpicklingError, check_sampler_states
 
         try:
-            for one in self.study.get_trials(deepcopy=False):
-                check_sampler_states(one.system_attrs)
+            for trial in self.study.get_trials(deepcopy=False):
+                check_sampler_states(trial.system_attrs)
         except UnpicklingError as error:
             raise InputError(
                 f"The study in {address} holds the state of a sampler that could run code ({error}), and is not "
@@ -252,7 +252,9 @@ class OptunaSweeper(Sweeper):
         goals = goals_of(cast(dict[str, Any], OmegaConf.to_container(self.config.objective, resolve=True)))
         of_goals = [_DIRECTIONS[mode] for mode in goals.values()]
         given = self.direction if self.direction is not None else of_goals
-        directions = [str(getattr(one, "name", one)) for one in ([given] if isinstance(given, str) else given)]
+        directions = [
+            str(getattr(direction, "name", direction)) for direction in ([given] if isinstance(given, str) else given)
+        ]
         if not directions or (of_goals and directions != of_goals):
             raise InputError(
                 f"hydra.sweeper.direction={self.direction} does not fit objective.metric={list(goals)} with "
@@ -275,7 +277,7 @@ class OptunaSweeper(Sweeper):
         name = described.pop(TARGET, "optuna.samplers.TPESampler")
         sampler: Any = import_target(f"hydra.sweeper.sampler.{TARGET}", name)
         if sampler is optuna.samplers.GridSampler:
-            described["search_space"] = {key: _grid_values(key, one) for key, one in self.space.items()}
+            described["search_space"] = {key: _grid_values(key, given) for key, given in self.space.items()}
             self.n_trials = min(self.n_trials, math.prod(map(len, described["search_space"].values())))
         # The seed of a grid or of a quasi-random sequence identifies it, and stays.
         elif sampler is not optuna.samplers.QMCSampler and described.get("seed") is not None:
@@ -352,12 +354,12 @@ class OptunaSweeper(Sweeper):
             log.error("%d of %d trials have failed; the search ends.", self.num_failed, self.num_ended)
             return None
         trials = self.study.get_trials(deepcopy=False)
-        for one in trials:
-            if one.number not in self.own and self._is_abandoned(one):
-                trial = optuna.trial.Trial(self.study, one._trial_id)
+        for stored in trials:
+            if stored.number not in self.own and self._is_abandoned(stored):
+                trial = optuna.trial.Trial(self.study, stored._trial_id)
                 break
         else:
-            num_started = sum(one.state is not optuna.trial.TrialState.WAITING for one in trials)
+            num_started = sum(trial.state is not optuna.trial.TrialState.WAITING for trial in trials)
             if num_started >= self.n_trials or self.is_exhausted:
                 return None
             try:
@@ -368,7 +370,9 @@ class OptunaSweeper(Sweeper):
                     "command that began it, or set hydra.sweep.dir to another folder."
                 ) from error
         space = {**self.space, **self._suggested(trial)}
-        self._check_point("The study", {key: one for key, one in trial.params.items() if key not in self.fixed}, space)
+        self._check_point(
+            "The study", {key: value for key, value in trial.params.items() if key not in self.fixed}, space
+        )
         self.own.add(trial.number)
         trial.set_user_attr(_WORKER, f"{socket.gethostname()}:{os.getpid()}")
         trial.set_user_attr(_FOLDER, str(self.folder))
@@ -458,9 +462,9 @@ class OptunaSweeper(Sweeper):
         """Write the file in which users of Hydra's own Optuna sweeper look for the best trial."""
         results: dict[str, Any] = {"name": "optuna"}
         trials = self.study.best_trials if len(self.study.directions) > 1 else self.study.trials
-        kept = [one for one in trials if one.state.name == "COMPLETE" and _is_feasible(one)]
+        kept = [trial for trial in trials if trial.state.name == "COMPLETE" and _is_feasible(trial)]
         if len(self.study.directions) > 1:
-            results["solutions"] = [{"params": one.params, "values": one.values} for one in kept]
+            results["solutions"] = [{"params": trial.params, "values": trial.values} for trial in kept]
         elif kept:
             choose = max if self.study.direction.name == "MAXIMIZE" else min
             best: Any = choose(kept, key=lambda one: float(one.value or 0))

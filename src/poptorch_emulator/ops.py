@@ -238,7 +238,7 @@ def custom_op(
             "Register a Python function with `poptorch_emulator.register_custom_op`, or use torch's operations."
         )
     outputs = _as_list(function(*inputs, **(attributes or {})))
-    expected, got = ([(tuple(one.shape), one.dtype) for one in some] for some in (example_outputs, outputs))
+    expected, got = ([(tuple(output.shape), output.dtype) for output in some] for some in (example_outputs, outputs))
     if expected != got:
         raise Error(f"The operation {name!r} returned {got}, but its `example_outputs` are {expected}.")
     return outputs

@@ -84,11 +84,11 @@ class Option:
             value = _member(self.check, value)
         if self.takes_each:
             value = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-        for one in value if self.takes_each else [value]:
+        for number in value if self.takes_each else [value]:
             if isinstance(self.check, type | tuple):
-                require_type(one, self.check, self._setter)
+                require_type(number, self.check, self._setter)
             else:
-                self.check(one, self._setter)
+                self.check(number, self._setter)
         return value if self.convert is None else self.convert(value)
 
 

@@ -125,7 +125,7 @@ class _Completion(argparse.Action):
 
 
 def _versions() -> str:
-    installed = {one.metadata["Name"].lower(): one.version for one in metadata.distributions()}
+    installed = {found.metadata["Name"].lower(): found.version for found in metadata.distributions()}
     found = [f"{name} {installed[name]}" for name in (*_REQUIRED, *_OPTIONAL) if name in installed]
     missing = ", ".join(name for name in _OPTIONAL if name not in installed)
     lines = [f"portico {__version__}, Python {platform.python_version()}", *found]

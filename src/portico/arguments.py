@@ -419,7 +419,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, NewestArguments, m
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments as plain values, without retired arguments that are not set."""
-        unset = {one.name for one in fields(RetiredArguments) if getattr(self, one.name) == one.default}
+        unset = {field.name for field in fields(RetiredArguments) if getattr(self, field.name) == field.default}
         plain = copy(self)
         mesh = self.parallelism_config
         # transformers calls its `to_json`, which a dict does not have, and which returns None (accelerate 1.15).
@@ -610,7 +610,7 @@ def warn_of_other_kinds(args: HFTrainingArguments) -> None:
 
 def _values_of_other_kinds(args: HFTrainingArguments) -> Iterator[tuple[str, Any, Rule]]:
     # Only fields of transformers and portico, since the annotations of a script's class may be anything.
-    owner = next((one for one in type(args).__mro__ if one.__module__.startswith("portico.")), None)
+    owner = next((cls for cls in type(args).__mro__ if cls.__module__.startswith("portico.")), None)
     for name, rule in argument_rules(owner).items():
         value = getattr(args, name, None)
         if name in RENAMED and hasattr(args, RENAMED[name]):
@@ -662,7 +662,7 @@ def _showing_values(args: HFTrainingArguments) -> Iterator[None]:
         reason = reason_of(error).rstrip(".")
         if len(values) > 1:
             raise InputError(f"{shown} cannot be combined: {reason}; set one of them to another value.") from error
-        (default,) = [_default(one) for one in fields(args) if one.name in values]
+        (default,) = [_default(field) for field in fields(args) if field.name in values]
         raise InputError(
             f"{shown} cannot be used: {reason}; set it to another value, or leave it out (the default is {default!r})."
         ) from error
@@ -676,12 +676,12 @@ def _values_meant(error: ValueError, args: HFTrainingArguments) -> dict[str, Any
     """Return the arguments that were set and that a message mentions, with or without their underscores."""
     words = set(re.findall(r"[a-z0-9]+", str(error)))
     text = getattr(error, "doc", None)  # of JSON that cannot be parsed, whose argument the message does not mention
-    values = {one.name: getattr(args, one.name) for one in fields(HFTrainingArguments)}
+    values = {field.name: getattr(args, field.name) for field in fields(HFTrainingArguments)}
     return {
-        one.name: values[one.name]
-        for one in fields(HFTrainingArguments)
-        if values[one.name] != _default(one)
-        and (words.issuperset(one.name.split("_")) or (text is not None and values[one.name] == text))
+        field.name: values[field.name]
+        for field in fields(HFTrainingArguments)
+        if values[field.name] != _default(field)
+        and (words.issuperset(field.name.split("_")) or (text is not None and values[field.name] == text))
     }
 
 

@@ -197,7 +197,9 @@ class LossSpike(TrainerCallback, ExportableState):
 
 
 def _is_finite(model: torch.nn.Module | None) -> bool:
-    return model is not None and all(bool(full_tensor(one.detach()).isfinite().all()) for one in model.parameters())
+    return model is not None and all(
+        bool(full_tensor(param.detach()).isfinite().all()) for param in model.parameters()
+    )
 
 
 # ---- Searches before a training ----
@@ -263,9 +265,9 @@ def _step(ours: "TrainerHooks", batches: list[Any], num_items: Any) -> float:
 @contextmanager
 def _unchanged(ours: "TrainerHooks") -> Iterator[None]:
     """Run backward in each step of the block, and restore weights, modes, optimizer and random states after it."""
-    tensors = [*(one for one in ours.model.parameters() if one.requires_grad), *ours.model.buffers()]
+    tensors = [*(param for param in ours.model.parameters() if param.requires_grad), *ours.model.buffers()]
     # On the CPU, so that a search for a batch size finds the memory that the training will have.
-    values = [one.detach().to("cpu", copy=True) for one in tensors]
+    values = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
     modes = [(module, module.training) for module in ours.model.modules()]
     optimizer = deepcopy(ours.optimizer.state_dict())
     backward = BackwardPass(ours._core.backward_at_once, inside_step=True)

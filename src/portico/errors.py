@@ -91,7 +91,7 @@ def reason_of(error: BaseException) -> str:
 
 def printable(text: str) -> str:
     """Return ``text``, of which a part comes from a damaged file, without characters that a terminal would obey."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 @contextmanager

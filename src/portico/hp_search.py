@@ -44,7 +44,7 @@ def checked_directions(direction: str | list[str]) -> list[str]:
     """Return the directions of a search, one for each objective; refuse unknown ones."""
     given = direction if isinstance(direction, list) else [direction]
     # Optuna has an enumeration for them.
-    directions = [str(getattr(one, "name", one)).lower() for one in given]
+    directions = [str(getattr(direction, "name", direction)).lower() for direction in given]
     if not directions or not set(directions) <= _WORST.keys():
         raise InputError(
             f"Unknown `direction={direction!r}`; set it to 'minimize' or 'maximize', or to a list with "

@@ -43,7 +43,7 @@ def refuse_missing_model(setting: str, name: str) -> None:
     advice = "set it to a folder written by `save_pretrained`, such as the folder of a run, or to a name on the hub."
     if Path(name).is_dir():
         refuse_outside(name, setting)
-        if any(Path(name, one).is_file() for one in (CONFIG_NAME, _ADAPTER_CONFIG)):
+        if any(Path(name, file_name).is_file() for file_name in (CONFIG_NAME, _ADAPTER_CONFIG)):
             _refuse_base_model(setting, Path(name, _ADAPTER_CONFIG))
             return
         raise InputError(f"`{setting}={name}` contains no model ({CONFIG_NAME} is missing); {advice}")

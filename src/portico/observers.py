@@ -105,7 +105,7 @@ def observe(observer: Observer) -> ExitStack:
 
 def _forget(observer: Observer) -> None:
     global active
-    active = tuple(one for one in active if one is not observer)
+    active = tuple(other for other in active if other is not observer)
 
 
 # ---- Options of every trainer ----
@@ -135,9 +135,9 @@ class RunOptions:
 
     def fill(self, args: object) -> None:
         """Set the fields of training arguments that the script leaves unset."""
-        for one in fields(self)[:6]:
-            if getattr(self, one.name) is not None and getattr(args, one.name) is None:
-                setattr(args, one.name, getattr(self, one.name))
+        for field in fields(self)[:6]:
+            if getattr(self, field.name) is not None and getattr(args, field.name) is None:
+                setattr(args, field.name, getattr(self, field.name))
 
 
 _options = RunOptions()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -105,9 +105,17 @@ if TYPE_CHECKING:
         Scheduler,
         Trial,
     )
+    from portico.loop.corrections import Corrections
+    from portico.loop.datamodule import TrainerDataModule
+    from portico.loop.module import TrainerModule
 
 
 _OMITTED: Any = object()
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+SomeTrainer = TypeVar("SomeTrainer", bound="Trainer")
 
 
 def _run_state(name: str) -> Any:
@@ -121,19 +129,14 @@ def _run_state(name: str) -> Any:
     )
 
 
-class _OfCore:
+class _OfCore(Generic[T]):
     """An attribute of the core that the trainer shows; a subclass may use its name for something else."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, trainer: "Trainer | None", owner: type | None = None) -> Any:
-        return self if trainer is None else getattr(trainer._core, self.name)
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-SomeTrainer = TypeVar("SomeTrainer", bound="Trainer")
+    def __get__(self, trainer: "Trainer | None", owner: type | None = None) -> T:
+        return cast(T, self if trainer is None else getattr(trainer._core, self.name))
 
 
 def _join_cores(cores: list[type[TrainerCore]], owner: type) -> type[TrainerCore]:
@@ -340,9 +343,9 @@ class Trainer:
         lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
         options = observers.options()
-        added = [made_part(one) for one in options.callbacks]
-        added_loggers = [model_setup.made_logger(one, self.args.output_dir) for one in options.loggers]
-        callbacks = [*(callbacks or []), *(one for one in added if not isinstance(one, Callback))]
+        added = [made_part(part) for part in options.callbacks]
+        added_loggers = [model_setup.made_logger(logger, self.args.output_dir) for logger in options.loggers]
+        callbacks = [*(callbacks or []), *(part for part in added if not isinstance(part, Callback))]
         self._core = self.__core_class(
             self,
             lightning_kwargs,
@@ -1633,10 +1636,10 @@ class Trainer:
 
     # ---- Lightning ----
 
-    lightning_trainer = _OfCore()
-    module = _OfCore()
-    datamodule = _OfCore()
-    corrections = _OfCore()
+    lightning_trainer: "_OfCore[Any]" = _OfCore()
+    module: "_OfCore[TrainerModule]" = _OfCore()
+    datamodule: "_OfCore[TrainerDataModule]" = _OfCore()
+    corrections: "_OfCore[Corrections]" = _OfCore()
 
     def __copy__(self) -> Self:
         """Return a trainer with the same model, arguments and data, whose runs are its own."""

@@ -99,7 +99,7 @@ class BackgroundWriter:
             groups = self._background_groups()
             group = groups.everyone
             if timeout is not None:
-                of_meshes = [one for mesh in groups.meshes.values() for one in mesh.get_all_groups()]
+                of_meshes = [group for mesh in groups.meshes.values() for group in mesh.get_all_groups()]
                 limit_collectives([group, *of_meshes], timeout)
 
         def write() -> None:

@@ -208,7 +208,9 @@ def load_optimizer_and_scheduler(
     with reading(optimizer_file):
         saved = _read_optimizer(parts.model, optimizer, folder, parts.args.device)
     with reading(optimizer_file, into_model=True):
-        present = [{name: one for name, one in group.items() if name != "params"} for group in optimizer.param_groups]
+        present = [
+            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+        ]
         state = convert(saved)
         saved_sizes, present_sizes = (
             [len(group["params"]) for group in groups] for groups in (state["param_groups"], optimizer.param_groups)

@@ -266,7 +266,9 @@ def find_named_optimizer(folder: Path, model: nn.Module) -> Path | None:
 def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) -> dict[str, Any]:
     """Return the state at :func:`find_named_optimizer` in ``folder``, as ``optimizer.load_state_dict`` takes it."""
     names = _names(model)
-    parameters = {names[one]: one for group in optimizer.param_groups for one in group["params"] if one in names}
+    parameters = {
+        names[param]: param for group in optimizer.param_groups for param in group["params"] if param in names
+    }
     if has_file(folder, FSDP_OPTIMIZER_FILE):
         saved = load_tensors(folder / FSDP_OPTIMIZER_FILE, map_location="cpu", mmap=True)
         options = {name: group for group in saved["param_groups"] for name in group["params"]}

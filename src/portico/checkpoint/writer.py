@@ -375,7 +375,7 @@ def _collect_from_other_machine(final: Path, accelerator: Accelerator) -> None:
 
 def exportable_callbacks(handler: CallbackHandler, control: TrainerControl) -> list[Any]:
     """Return the callbacks, and the control flags, whose states a checkpoint holds."""
-    return [one for one in (*handler.callbacks, control) if isinstance(one, ExportableState)]
+    return [part for part in (*handler.callbacks, control) if isinstance(part, ExportableState)]
 
 
 def export_callback_states(handler: CallbackHandler, control: TrainerControl, state: TrainerState) -> None:

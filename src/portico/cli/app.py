@@ -156,11 +156,11 @@ def _about_option(option: str, words: Sequence[str]) -> str:
     name, _, value = option.lstrip("-").partition("=")
     name = name.replace("-", "_")
     following = words[words.index(option) + 1 :][:1]
-    value = value or next((one for one in following if not one.startswith("--") and "=" not in one), "<value>")
+    value = value or next((word for word in following if not word.startswith("--") and "=" not in word), "<value>")
     known = TOP_LEVEL_NAMES if name in TOP_LEVEL_NAMES else known_names(words)
     keys = [key for key in known if f".{key}".endswith(f".{name}")]
     # Hydra itself takes `--multi` for `--multirun`; `--exp` is not meant as the rerun that is refused.
-    full = [one for one in option_parser()._option_string_actions if one.startswith(option) and "rerun" not in one]
+    full = [own for own in option_parser()._option_string_actions if own.startswith(option) and "rerun" not in own]
     meant = f"; write {min(keys, key=len)}={value}." if keys else suggestion(name, known)
     if full and not keys:
         meant = f"; write {' or '.join(full)} in full."

@@ -66,7 +66,7 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
     """
     register_resolvers()
     chosen = list(overrides or [])
-    if experiment is not None and not any(re.match(r"\+?experiment=", one) for one in chosen):
+    if experiment is not None and not any(re.match(r"\+?experiment=", override) for override in chosen):
         chosen = [f"+experiment={experiment}", *chosen]
     words = in_words_of_hydra(chosen)
     return checked(_with_settings_of_run(_composed(words), words))
@@ -87,12 +87,15 @@ def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
     experiment are in a folder named after it.
     Letters beyond ASCII are quoted.
     """
-    found = [_OPTIONAL_GROUP.sub("", _quote_letters(one)) for one in arguments]
-    found = [_CHOSEN_NONE.sub(r"\1=none", _NOT_CHOSEN.sub(r"~\1", one)) for one in found]
-    found = [f"+{one}" if one.startswith("experiment=") else one for one in found]
-    name = next((one.partition("=")[2] for one in found if one.startswith("+experiment=")), "")
+    found = [_OPTIONAL_GROUP.sub("", _quote_letters(override)) for override in arguments]
+    found = [_CHOSEN_NONE.sub(r"\1=none", _NOT_CHOSEN.sub(r"~\1", override)) for override in found]
+    found = [f"+{override}" if override.startswith("experiment=") else override for override in found]
+    name = next((override.partition("=")[2] for override in found if override.startswith("+experiment=")), "")
     own = {path.stem for path in (config_dir() / "debug" / name).glob("*.yaml")} if name.isidentifier() else set()
-    return [f"debug={name}/{one[6:]}" if one.startswith("debug=") and one[6:] in own else one for one in found]
+    return [
+        f"debug={name}/{override[6:]}" if override.startswith("debug=") and override[6:] in own else override
+        for override in found
+    ]
 
 
 def _quote_letters(argument: str) -> str:
@@ -120,7 +123,7 @@ def known_names(overrides: Sequence[str]) -> Collection[str]:
 
     The other overrides are left out: they may be the ones that cannot be composed.
     """
-    choosing = [one for one in in_words_of_hydra(overrides) if re.match(r"\+experiment=|trainer=", one)]
+    choosing = [override for override in in_words_of_hydra(overrides) if re.match(r"\+experiment=|trainer=", override)]
     if choosing == list(overrides):  # its own files cannot be composed
         return TOP_LEVEL_NAMES
     with suppress(InputError):
@@ -254,7 +257,7 @@ def _with_settings_of_run(settings: dict[str, Any], overrides: Sequence[str]) ->
         recorded = plain_yaml(read_text(Path(name) / CONFIG_FILE))
     except (OSError, ValueError, yaml.YAMLError):  # not a configuration of ours
         return settings
-    keys = {one.lstrip("+~").partition("=")[0] for one in overrides}
+    keys = {override.lstrip("+~").partition("=")[0] for override in overrides}
     for group in _GROUPS_OF_RUNS:
         its = recorded.get(group) if isinstance(recorded, Mapping) else None
         if group in keys or not isinstance(its, Mapping) or not isinstance(settings.get(group), Mapping):

@@ -121,7 +121,7 @@ class SweepJob:
             holds = {
                 "number": self.number >= 0,
                 "goals": {*self.goals.values()} <= {"max", "min"},
-                "evaluations": all(len(one) == 2 for one in self.evaluations),
+                "evaluations": all(len(evaluation) == 2 for evaluation in self.evaluations),
                 "started": math.isfinite(self.started),
                 "seconds": math.isfinite(self.seconds),
             }
@@ -225,12 +225,12 @@ def _fits(value: object, kind: Any) -> bool:
     if get_origin(kind) is UnionType:
         return any(_fits(value, part) for part in parts)
     if get_origin(kind) is list:
-        return isinstance(value, list) and all(_fits(one, parts[0]) for one in value)
+        return isinstance(value, list) and all(_fits(item, parts[0]) for item in value)
     if get_origin(kind) is dict:
-        return isinstance(value, dict) and all(_fits(one, parts[1]) for one in value.values())
+        return isinstance(value, dict) and all(_fits(item, parts[1]) for item in value.values())
     if is_typeddict(kind):
         fields = get_type_hints(kind).items()
-        return isinstance(value, dict) and all(name in value and _fits(value[name], one) for name, one in fields)
+        return isinstance(value, dict) and all(name in value and _fits(value[name], field) for name, field in fields)
     if kind in (int, float) and type(value) is int:
         return abs(value) < _MOST  # larger integers cannot be drawn
     return kind is Any or type(value) is kind or (kind is Path and isinstance(value, Path))
@@ -251,10 +251,10 @@ def goals_of(objective: Mapping[str, Any]) -> dict[str, str]:
         modes = modes * len(names)
     if not all(isinstance(name, str | None) for name in names):
         raise InputError(f"`objective.metric={metric}` is not a name; set it to a metric of the run, or to several.")
-    if len(modes) != len(names) or not all(one in ("max", "min") for one in modes):
+    if len(modes) != len(names) or not all(mode in ("max", "min") for mode in modes):
         each = "" if isinstance(metric, str | None) else f", or to a list with one for each of {', '.join(names)}"
         raise InputError(f"objective.mode={mode} is unknown; set it to max or min{each}.")
-    return {name: one for name, one in zip(names, modes, strict=True) if name is not None}
+    return {name: mode for name, mode in zip(names, modes, strict=True) if name is not None}
 
 
 def refuse_drawing_in_several_processes(sweeper: str) -> None:
@@ -307,7 +307,7 @@ def has_several_processes(settings: Mapping[str, Any]) -> bool:
 
 def without_words_of_a_sweep(overrides: Sequence[str]) -> list[str]:
     """Return the overrides of Hydra's own settings that concern one run."""
-    return [one for one in overrides if not _OF_A_SWEEP.match(one)]
+    return [override for override in overrides if not _OF_A_SWEEP.match(override)]
 
 
 def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
@@ -372,11 +372,11 @@ def start_process(job: SweepJob, command: Sequence[str] | None = None) -> subpro
 def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Interrupt jobs and all their processes, as Ctrl-C does, and kill those that do not end."""
     for sign, seconds in ((signal.SIGINT, _SECONDS_TO_END), (signal.SIGKILL, 1)):
-        for one in processes:
+        for process in processes:
             with suppress(ProcessLookupError):
-                os.killpg(one.pid, sign)
+                os.killpg(process.pid, sign)
         until = time.monotonic() + seconds
-        while any(one.poll() is None for one in processes) and time.monotonic() < until:
+        while any(process.poll() is None for process in processes) and time.monotonic() < until:
             time.sleep(0.05)
 
 

@@ -177,7 +177,7 @@ class JobProgress(TrainerCallback):
     ) -> None:
         self._is_training = True
         # A resumed run repeats the evaluations after its checkpoint.
-        self.job.evaluations = [one for one in self.job.evaluations if one[0] <= state.global_step]
+        self.job.evaluations = [pair for pair in self.job.evaluations if pair[0] <= state.global_step]
 
     @override
     def on_train_end(
@@ -244,7 +244,7 @@ def _judge_storage(address: str, folder: Path) -> None:
     """
     if chosen_storage(cast(DictConfig, HydraConfig.get())) == digest_of_address(address):
         return
-    sweep = next((one for one in folder.parents if (one / SWEEP_CONFIG).is_file()), folder.parent)
+    sweep = next((parent for parent in folder.parents if (parent / SWEEP_CONFIG).is_file()), folder.parent)
     file = address.removeprefix("sqlite:///")
     is_plain = file.isprintable() and "://" not in file and (file == address or "?" not in file)
     if is_plain and Path(file).resolve().parent == sweep.resolve():

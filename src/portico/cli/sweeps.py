@@ -78,7 +78,7 @@ def read_jobs(folder: Path) -> list[SweepJob]:
 def summary_of(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
     """Return how a sweep searched, what its jobs have in common and what each reached, as JSON values."""
     search = search_of(folder)
-    searched = [one["name"] for one in search["space"]]
+    searched = [dimension["name"] for dimension in search["space"]]
     values, fixed = split_overrides(jobs, searched)
     goals = next((job.goals for job in reversed(jobs) if job.goals), {})
     rows = []
@@ -121,10 +121,10 @@ def _baselines(folders: Sequence[Path], goals: Mapping[str, str]) -> dict[str, d
 
 def split_overrides(jobs: Sequence[SweepJob], searched: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return each job's values by key, of the searched keys and of others that vary, and what all jobs share."""
-    chosen = [{_key(one): one for one in job.overrides} for job in jobs]
-    names = dict.fromkeys(name for one in chosen for name in one)
-    shown = [name for name in names if name in searched or len({one.get(name) for one in chosen}) > 1]
-    values = [{name: _plain(one[name].partition("=")[2]) for name in shown if name in one} for one in chosen]
+    chosen = [{_key(override): override for override in job.overrides} for job in jobs]
+    names = dict.fromkeys(name for by_key in chosen for name in by_key)
+    shown = [name for name in names if name in searched or len({by_key.get(name) for by_key in chosen}) > 1]
+    values = [{name: _plain(by_key[name].partition("=")[2]) for name in shown if name in by_key} for by_key in chosen]
     return values, [chosen[0][name] for name in names if name not in shown]
 
 
@@ -195,8 +195,8 @@ def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler())
         for row in rows:
             params = {
-                name: value if isinstance(one, optuna.distributions.FloatDistribution) else str(value)
-                for name, one in space.items()
+                name: value if isinstance(values, optuna.distributions.FloatDistribution) else str(value)
+                for name, values in space.items()
                 for value in [row["values"][name]]
             }
             study.add_trial(
@@ -261,7 +261,7 @@ def search_of(folder: Path) -> dict[str, Any]:
         sweeper = config["sweeper"]
         search["space"] = _space(sweeper, config["overrides"]["task"])
         search["method"] = _method(sweeper)
-        sources = {one["provider"]: one["path"] for one in config["runtime"]["config_sources"]}
+        sources = {source["provider"]: source["path"] for source in config["runtime"]["config_sources"]}
         flags = ["--config-dir", str(sources["command-line"])] if "command-line" in sources else []
         own = without_words_of_a_sweep(config["overrides"]["hydra"])
         # A file of this group makes every command a sweep.
@@ -272,16 +272,16 @@ def search_of(folder: Path) -> dict[str, Any]:
 
 def _space(sweeper: Mapping[str, Any], arguments: Sequence[str]) -> list[dict[str, Any]]:
     space = {
-        str(name): {"kind": str(one["type"]), "range": _range_of(one), "log": bool(one.get("log"))}
-        for name, one in (sweeper.get("search_space") or {}).items()
+        str(name): {"kind": str(values["type"]), "range": _range_of(values), "log": bool(values.get("log"))}
+        for name, values in (sweeper.get("search_space") or {}).items()
     }
     params = [f"{name}={value}" for name, value in (sweeper.get("params") or {}).items()]
-    for one in OverridesParser.create().parse_overrides([*params, *arguments]):
-        name = one.get_key_element().lstrip("+")
+    for parsed in OverridesParser.create().parse_overrides([*params, *arguments]):
+        name = parsed.get_key_element().lstrip("+")
         space.pop(name, None)  # the command line takes precedence
-        if one.is_sweep_override():
-            space[name] = _searched(one, is_grid=sweeper[TARGET] == GRID_SWEEPER)
-    return [{"name": name, **one} for name, one in space.items()]
+        if parsed.is_sweep_override():
+            space[name] = _searched(parsed, is_grid=sweeper[TARGET] == GRID_SWEEPER)
+    return [{"name": name, **distribution} for name, distribution in space.items()]
 
 
 def _searched(one: Override, *, is_grid: bool) -> dict[str, Any]:

@@ -154,10 +154,10 @@ def _rehearse(shelter: Shelter, words: list[str], *, checks_data: bool, num_rows
         code, log_of_resume = _run(
             shelter, words, {**settings, "checks_data": False, "resumes": resumes}, "log-of-resume"
         )
-        again = [one for one in read_rehearsals(shelter.folder) if one not in found and one.begun > whole.begun]
-        resumed = next((one for one in again if one.fingerprint is not None), None)
+        again = [run for run in read_rehearsals(shelter.folder) if run not in found and run.begun > whole.begun]
+        resumed = next((run for run in again if run.fingerprint is not None), None)
         if resumed is None or resumed.fingerprint is None:
-            of_process = [fault.sentence for one in again for fault in one.faults]
+            of_process = [fault.sentence for run in again for fault in run.faults]
             why = of_process[0] if of_process else _how_it_ended(code, "resume", log_of_resume)
             sentence: str | None = f"A resume from a checkpoint fails: {why}"
         else:
@@ -166,7 +166,7 @@ def _rehearse(shelter: Shelter, words: list[str], *, checks_data: bool, num_rows
         if sentence is not None:
             whole.add_fault("resume", sentence)
         stage = Stage("resume", PASSED if sentence is None else FAILED, time.monotonic() - start)
-        places = [place for place, one in enumerate(whole.stages) if one.name == "checkpoint"]
+        places = [place for place, stage in enumerate(whole.stages) if stage.name == "checkpoint"]
         whole.stages.insert(places[0] + 1 if places else len(whole.stages), stage)
     return whole, log
 

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> None:
         raise InputError(f"`--step {given.step}` is not positive; the first step is 1.")
     if given.report is not None:
         check_writable(given.report)
-    options = {one.name: getattr(given, one.name) for one in fields(RunOptions)}
+    options = {field.name: getattr(given, field.name) for field in fields(RunOptions)}
     if script.is_folder_of_run and any(options.values()):
         raise InputError("The options of `portico run` are for scripts; a folder is replayed as its config.yaml says.")
     trust = {"trusted": given.trust_config, "admitted": given.allow_path, "typed": ("portico", "replay", *arguments)}

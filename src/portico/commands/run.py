@@ -75,21 +75,25 @@ def main(arguments: Sequence[str]) -> None:
 
 def add_run_options(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
     """Add an option for each of ``portico.install``."""
-    for one in fields(RunOptions):
-        if one.name in ("callbacks", "loggers"):
-            flag = "--logger" if one.name == "loggers" else "--callbacks"
+    for field in fields(RunOptions):
+        if field.name in ("callbacks", "loggers"):
+            flag = "--logger" if field.name == "loggers" else "--callbacks"
             parser.add_argument(
-                flag, dest=one.name, action="extend", nargs=1, default=[], metavar="NAME", help=_HELP[one.name]
+                flag, dest=field.name, action="extend", nargs=1, default=[], metavar="NAME", help=_HELP[field.name]
             )
         else:
             kinds: dict[str, Callable[[str], Any]] = {"num_nodes": int, "devices": _devices}
-            flag = f"--{one.name.replace('_', '-')}"
-            parser.add_argument(flag, type=kinds.get(one.name, str), metavar=one.name.upper(), help=_HELP[one.name])
+            flag = f"--{field.name.replace('_', '-')}"
+            parser.add_argument(
+                flag, type=kinds.get(field.name, str), metavar=field.name.upper(), help=_HELP[field.name]
+            )
 
 
 def _devices(value: str) -> int | str:
     numbers = value.split(",")
-    if value != "auto" and not all(one.strip().lstrip("-").isdigit() for one in numbers if one or len(numbers) == 1):
+    if value != "auto" and not all(
+        number.strip().lstrip("-").isdigit() for number in numbers if number or len(numbers) == 1
+    ):
         raise argparse.ArgumentTypeError(f"'{value}' is not a number of devices; give one, '0,1' for some, or auto")
     return int(value) if value.lstrip("-").isdigit() else value
 

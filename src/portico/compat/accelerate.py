@@ -193,4 +193,4 @@ class GradientState:
 
     def _remove_dataloader(self, loader: IteratedLoader) -> None:
         reference = weakref.ref(loader)
-        self._dataloader_references_ref = [one for one in self._dataloader_references_ref if one != reference]
+        self._dataloader_references_ref = [kept for kept in self._dataloader_references_ref if kept != reference]

@@ -251,7 +251,7 @@ def averaging(pl_trainer: pl.Trainer) -> Iterator[None]:
     By itself an evaluation inside another would exchange model and average back, and an evaluation after the fit would
     put the last average into the model, whatever was loaded since. Counts of an earlier fit are reset. Public: none.
     """
-    callbacks = [one for one in pl_trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
+    callbacks = [callback for callback in pl_trainer.callbacks if isinstance(callback, WeightAveraging)]  # type: ignore[attr-defined]
     for callback in callbacks:
         callback.load_state_dict({"latest_update_step": 0})
         callback._latest_update_epoch = -1
@@ -273,7 +273,11 @@ def averaging(pl_trainer: pl.Trainer) -> Iterator[None]:
 def averaged_weights(pl_trainer: pl.Trainer) -> Iterator[None]:
     """Inside the block the model has the average of its weights, if a callback of the running fit keeps one."""
     callbacks: list[Callback] = pl_trainer.callbacks  # type: ignore[attr-defined]
-    exchanges = [_EXCHANGES[one] for one in callbacks if isinstance(one, WeightAveraging) and one in _EXCHANGES]
+    exchanges = [
+        _EXCHANGES[callback]
+        for callback in callbacks
+        if isinstance(callback, WeightAveraging) and callback in _EXCHANGES
+    ]
     before = [exchange.depth for exchange in exchanges]
     for exchange in exchanges:
         exchange.begin(pl_trainer, pl_trainer.lightning_module)

@@ -90,7 +90,7 @@ if is_before("5.18"):
             if token is None or (token in lists[0] and (generation is None or token in lists[1])):
                 continue
             updated[name] = token
-            several = [[token, *(one for one in ids if one not in (None, token))] for ids in lists]
+            several = [[token, *(token_id for token_id in ids if token_id not in (None, token))] for ids in lists]
             is_eos = name == "eos_token_id"
             setattr(config, name, several[0] if is_eos and isinstance(known, list) else token)
             if generation is not None:
@@ -138,6 +138,10 @@ if is_before("5.4"):
 
 def add_newer_arguments(args: object, newest: "type[TrainingArguments]") -> None:
     """Set what an object of transformers' own class does not have of the arguments of ``newest``, a class."""
-    for one in fields(newest):
-        if not hasattr(args, one.name):
-            setattr(args, one.name, getattr(args, one.name.replace("activation", "gradient"), one.default))
+    for newest_field in fields(newest):
+        if not hasattr(args, newest_field.name):
+            setattr(
+                args,
+                newest_field.name,
+                getattr(args, newest_field.name.replace("activation", "gradient"), newest_field.default),
+            )

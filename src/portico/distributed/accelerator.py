@@ -654,7 +654,7 @@ class Accelerator:
             broadcast=self.from_first_process,
             gather=self.gather_object,
         )
-        prepared = [prepare_data_loader(one, config) if isinstance(one, DataLoader) else one for one in objects]
+        prepared = [prepare_data_loader(obj, config) if isinstance(obj, DataLoader) else obj for obj in objects]
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def prepare_data_loader(self, data_loader: "Loader", *args: object, **kwargs: object) -> Any:

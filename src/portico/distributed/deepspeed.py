@@ -226,7 +226,7 @@ class EngineStrategy(DDPStrategy):
 
     @optimizers.setter
     def optimizers(self, optimizers: list[Optimizer]) -> None:
-        wrapped: list[Any] = [_WithoutDestructor(one) for one in optimizers]
+        wrapped: list[Any] = [_WithoutDestructor(optimizer) for optimizer in optimizers]
         Strategy.optimizers.fset(self, wrapped)  # type: ignore[attr-defined]
         self._optimizers = optimizers
 
@@ -252,7 +252,7 @@ class EngineStrategy(DDPStrategy):
             if self.config.offloads_optimizer() and config.get("zero_force_ds_cpu_optimizer", True):
                 options["optimizer"] = _on_host(options["optimizer"])
         else:
-            options["model_parameters"] = [one for one in model.parameters() if one.requires_grad]
+            options["model_parameters"] = [param for param in model.parameters() if param.requires_grad]
             if "scheduler" not in config:
                 options["lr_scheduler"] = make_scheduler
         self._initialize(model, config, **options)

@@ -67,7 +67,9 @@ class Sharding:
         if self.auto_wrap_policy == _BY_SIZE:
             sizes = {module: sum(parameter.numel() for parameter in module.parameters()) for module in inner}
             lists = (nn.ModuleList, nn.ModuleDict)
-            chosen = [one for one in inner if sizes[one] >= max(self.min_num_params, 1) and not isinstance(one, lists)]
+            chosen = [
+                kind for kind in inner if sizes[kind] >= max(self.min_num_params, 1) and not isinstance(kind, lists)
+            ]
         else:
             names = self.transformer_layer_cls_to_wrap or set(getattr(model, "_no_split_modules", None) or ())
             chosen = [module for module in inner if type(module).__name__ in names]
@@ -166,7 +168,7 @@ class ShardedStrategy(MeshStrategy):
             hf_compat.sum_gradients_of_replicated(model, mesh)
         # Also the meshes that transformers made while loading.
         meshes = [mesh for mesh in by_mesh(model.parameters()) if mesh is not None]
-        limit_collectives((one for mesh in meshes for one in mesh.get_all_groups()), process_group_timeout(self))
+        limit_collectives((group for mesh in meshes for group in mesh.get_all_groups()), process_group_timeout(self))
 
     def _split_and_shard(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         old = dict(model.named_parameters())

@@ -133,7 +133,7 @@ def cluster_plugins(args: HFTrainingArguments, plugins: Sequence[Any] = ()) -> l
     script of SLURM, which Lightning takes for a task, starts the processes of the run itself.
     """
     has_own = getattr(getattr(args, "strategy", None), "cluster_environment", None) is not None
-    if has_own or any(isinstance(one, ClusterEnvironment) for one in plugins):
+    if has_own or any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
         return list(plugins)
     if launched_processes() is None and is_batch_script():
         return [*plugins, LightningEnvironment()]

@@ -459,7 +459,9 @@ def _family(pid: int) -> list[psutil.Process]:
     """
     try:
         process = psutil.Process(pid)
-        return [one for one in process.children(recursive=True) if _session(one.pid) == _session(pid)] + [process]
+        return [child for child in process.children(recursive=True) if _session(child.pid) == _session(pid)] + [
+            process
+        ]
     except psutil.NoSuchProcess:
         return []
 

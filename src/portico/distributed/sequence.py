@@ -71,7 +71,7 @@ def check_sequences(strategy: object, model: nn.Module) -> None:
     text: Any = config.get_text_config() if isinstance(config, PreTrainedConfig) else None
     attention = getattr(text, "_attn_implementation", None)
     parameters = inspect.signature(base.forward).parameters
-    missing = [one for one in ("input_ids", "attention_mask", "position_ids", "labels") if one not in parameters]
+    missing = [name for name in ("input_ids", "attention_mask", "position_ids", "labels") if name not in parameters]
     if missing or getattr(config, "is_encoder_decoder", False):
         what = f"takes no `{'`, `'.join(missing)}`" if missing else "is an encoder with a decoder"
         raise InputError(

@@ -107,7 +107,7 @@ class ModelDDPStrategy(DDPStrategy):
             return
         self.explains_search = False
         module: Any = self.lightning_module
-        if self.is_global_zero and all(one.grad is not None for one in module.parameters() if one.requires_grad):
+        if self.is_global_zero and all(param.grad is not None for param in module.parameters() if param.requires_grad):
             # torch warns in the first step too, and does not know the name of the argument.
             logger.warning(
                 "DDP looks for parameters without a gradient in each step, as under transformers, and found none. If "
@@ -169,7 +169,9 @@ def _recomputes_activations(args: HFTrainingArguments, model: nn.Module | None) 
         return False
     modules = () if model is None else model.modules()
     # As `PreTrainedModel.is_activation_checkpointing`, which had another name until transformers 5.23.
-    return bool(args.gradient_checkpointing or any(getattr(one, "gradient_checkpointing", False) for one in modules))
+    return bool(
+        args.gradient_checkpointing or any(getattr(module, "gradient_checkpointing", False) for module in modules)
+    )
 
 
 # Keys of `fsdp_config`, grouped by how they are handled. transformers fills in False for the last ones.

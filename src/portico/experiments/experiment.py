@@ -106,7 +106,7 @@ NOT_WITHOUT_TRAINING = {
     "train_sampling_strategy": "random",  # group_by_length would also reorder what is predicted
 }
 
-RESERVED_TRAINING_ARGUMENTS = ("output_dir", *(one.name for one in dataclasses.fields(Placement)))
+RESERVED_TRAINING_ARGUMENTS = ("output_dir", *(field.name for field in dataclasses.fields(Placement)))
 """Training arguments that the experiment passes itself; settings of the group ``args`` cannot set them."""
 
 
@@ -130,7 +130,9 @@ class GroupSpec:
     def schema_of(self, target: Callable[..., object]) -> GroupSchema:
         """Return the keys that a class in this group takes."""
         found = self.settings(target)
-        return GroupSchema({key: one for key, one in found.known.items() if key not in self.decided}, found.is_open)
+        return GroupSchema(
+            {key: setting for key, setting in found.known.items() if key not in self.decided}, found.is_open
+        )
 
     def check_class(self, name: str, target: Callable[..., object], default: type) -> None:
         """Refuse a class that does not fit; ``name`` is the key that names it."""
@@ -198,10 +200,10 @@ class TrainerExperiment(Experiment):
 
     def callback_arguments(self, trainer: object) -> dict[str, Any]:
         """Return the arguments of a trainer that hold the callbacks of both libraries and the loggers."""
-        of_lightning = [one for one in self.callbacks if isinstance(one, Callback)]
+        of_lightning = [callback for callback in self.callbacks if isinstance(callback, Callback)]
         set_already = getattr(trainer, "keywords", {}).get("lightning_callbacks") or ()
         return {
-            "callbacks": [one for one in self.callbacks if one not in of_lightning],
+            "callbacks": [callback for callback in self.callbacks if callback not in of_lightning],
             "lightning_callbacks": [*set_already, *of_lightning],
             "loggers": list(self.logger),
         }
@@ -394,35 +396,35 @@ class ConfiguredGroup(NamedTuple):
 def configured_groups(settings: Mapping[str, Any]) -> Iterator[ConfiguredGroup]:
     """Yield the groups of an experiment, each with its class and the keys that this class takes."""
     found = experiment_class(settings)
-    own = {one.name: one.metadata["key_of"] for one in dataclasses.fields(found) if "key_of" in one.metadata}
-    for one in dataclasses.fields(found):
-        if "group" in one.metadata:
-            spec: GroupSpec = one.metadata["group"]
-            given = settings.get(one.name) or {}
+    own = {field.name: field.metadata["key_of"] for field in dataclasses.fields(found) if "key_of" in field.metadata}
+    for own_field in dataclasses.fields(found):
+        if "group" in own_field.metadata:
+            spec: GroupSpec = own_field.metadata["group"]
+            given = settings.get(own_field.name) or {}
             if not isinstance(given, Mapping):  # in a file that no composition has written
                 raise InputError(
-                    f"`{one.name}={str(given)[:80]}` is not a mapping; set it to the settings of this group."
+                    f"`{own_field.name}={str(given)[:80]}` is not a mapping; set it to the settings of this group."
                 )
             values = dict(given)
-            is_partial = isinstance(one.default, partial)
-            default: Any = getattr(one.default, "func", one.default_factory)
-            target = import_target(f"{one.name}.{TARGET}", values.pop(TARGET, None) or default)
-            spec.check_class(f"{one.name}.{TARGET}", target, default)
+            is_partial = isinstance(own_field.default, partial)
+            default: Any = getattr(own_field.default, "func", own_field.default_factory)
+            target = import_target(f"{own_field.name}.{TARGET}", values.pop(TARGET, None) or default)
+            spec.check_class(f"{own_field.name}.{TARGET}", target, default)
             taken = spec.schema_of(target)
-            known = {key: schema_of(found).known[key] for key, of in own.items() if of == one.name}
+            known = {key: schema_of(found).known[key] for key, of in own.items() if of == own_field.name}
             taken = GroupSchema({**taken.known, **known}, taken.is_open)
-            yield ConfiguredGroup(one.name, target, values, taken, is_partial)
+            yield ConfiguredGroup(own_field.name, target, values, taken, is_partial)
 
 
 def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
     """Return the fields that stand in the root of the configuration."""
-    names = {one.name for one in dataclasses.fields(experiment_class(settings)) if not one.metadata}
+    names = {field.name for field in dataclasses.fields(experiment_class(settings)) if not field.metadata}
     return names - {"output_dir"}
 
 
 def schema_of_experiment(settings: Mapping[str, Any]) -> ExperimentSchema:
     """Return all settings of the experiment that ``settings`` describe."""
-    groups = {one.name: KnownGroup(path_of(one.target), one.settings) for one in configured_groups(settings)}
+    groups = {group.name: KnownGroup(path_of(group.target), group.settings) for group in configured_groups(settings)}
     return ExperimentSchema(experiment_class(settings).MODES, sorted(_plain_fields(settings)), groups)
 
 
@@ -432,11 +434,11 @@ def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     Training arguments and trainers are left as they are: the trainer saves its more than a hundred arguments itself.
     """
     complete = dict(settings)
-    for one in configured_groups(settings):
-        if TARGET in (settings.get(one.name) or {}) and not one.is_partial:
-            defaults = {key: each.default for key, each in one.settings.known.items()}
+    for group in configured_groups(settings):
+        if TARGET in (settings.get(group.name) or {}) and not group.is_partial:
+            defaults = {key: each.default for key, each in group.settings.known.items()}
             plain = {key: plain_value(default) for key, default in defaults.items() if is_plain(default)}
-            complete[one.name] = {**plain, **settings[one.name]}
+            complete[group.name] = {**plain, **settings[group.name]}
     return complete
 
 
@@ -446,19 +448,19 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
     ``callbacks`` and ``logger`` are objects already. Settings that do not exist or do not fit raise ``InputError``.
     """
     schema_of_experiment(settings).check(settings)
-    own = {one.name for one in dataclasses.fields(experiment_class(settings)) if "key_of" in one.metadata}
+    own = {field.name for field in dataclasses.fields(experiment_class(settings)) if "key_of" in field.metadata}
     parts = {name: settings[name] for name in _plain_fields(settings) if name in settings}
-    for one in configured_groups(settings):
-        parts |= {key: value for key, value in one.values.items() if key in own}
-        rest = {key: value for key, value in one.values.items() if key not in own}
-        make = partial(one.target, **without_further_keys(one.target, rest))
+    for group in configured_groups(settings):
+        parts |= {key: value for key, value in group.values.items() if key in own}
+        rest = {key: value for key, value in group.values.items() if key not in own}
+        make = partial(group.target, **without_further_keys(group.target, rest))
         try:
-            parts[one.name] = make if one.is_partial else make()
+            parts[group.name] = make if group.is_partial else make()
         except InputError:
             raise
         except (TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise InputError(
-                f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}); change its keys."
+                f"The group `{group.name}` cannot build {path_of(group.target)} ({reason}); change its keys."
             ) from error
     return experiment_class(settings)(**parts, output_dir=output_dir)

@@ -93,10 +93,10 @@ def schema_of(target: Callable[..., Any]) -> GroupSchema:
 
 def without_further_keys(target: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as ``target`` takes them: further keys inside the field that collects them."""
-    collecting = [one for one in _fields(target) if "further_keys" in one.metadata]
+    collecting = [field for field in _fields(target) if "further_keys" in field.metadata]
     if not collecting:
         return dict(values)
-    own = {one.name for one in _fields(target)}
+    own = {field.name for field in _fields(target)}
     further = {name: value for name, value in values.items() if name not in own}
     return {name: value for name, value in values.items() if name in own} | {collecting[0].name: further}
 
@@ -106,14 +106,14 @@ def shown_settings(part: object) -> dict[str, Any]:
     if not dataclasses.is_dataclass(part):
         return {name: value for name, value in vars(part).items() if not name.startswith("_")}
     shown: dict[str, Any] = {}
-    for one in _fields(part):
-        value = getattr(part, one.name)
-        shown.update(value if "further_keys" in one.metadata else {one.name: value})
+    for part_field in _fields(part):
+        value = getattr(part, part_field.name)
+        shown.update(value if "further_keys" in part_field.metadata else {part_field.name: value})
     return shown
 
 
 def _fields(target: object) -> list[dataclasses.Field[Any]]:
-    return [one for one in dataclasses.fields(target) if one.init] if dataclasses.is_dataclass(target) else []
+    return [field for field in dataclasses.fields(target) if field.init] if dataclasses.is_dataclass(target) else []
 
 
 def _settings_of_arguments(target: type) -> GroupSchema:
@@ -122,7 +122,8 @@ def _settings_of_arguments(target: type) -> GroupSchema:
 
     rules, docs = argument_rules(target), documentation(target)
     known = {
-        one.name: Setting(_default_of(one), rules.get(one.name), docs.get(one.name, "")) for one in _fields(target)
+        field.name: Setting(_default_of(field), rules.get(field.name), docs.get(field.name, ""))
+        for field in _fields(target)
     }
     return GroupSchema(known | {old: Setting(None, rules.get(old), f"Renamed to {RENAMED[old]}") for old in RENAMED})
 
@@ -130,14 +131,18 @@ def _settings_of_arguments(target: type) -> GroupSchema:
 def _settings_of_dataclass(target: type) -> GroupSchema:
     hints, docs = get_type_hints(target), documentation(target)
     known: dict[str, Setting] = {}
-    for one in _fields(target):
-        if "further_keys" in one.metadata:
-            text, defaults = docs.get(one.name, ""), one.metadata["further_keys"]()
+    for target_field in _fields(target):
+        if "further_keys" in target_field.metadata:
+            text, defaults = docs.get(target_field.name, ""), target_field.metadata["further_keys"]()
             for name, value in defaults.items():
                 known[name] = Setting(rule=_rule_of_model(name), help=text, effective=value)
         else:
-            rule = rule_of(hints[one.name], one.metadata.get("least"), one.metadata.get("is_finite", False))
-            known[one.name] = Setting(_default_of(one), rule, docs.get(one.name, ""))
+            rule = rule_of(
+                hints[target_field.name],
+                target_field.metadata.get("least"),
+                target_field.metadata.get("is_finite", False),
+            )
+            known[target_field.name] = Setting(_default_of(target_field), rule, docs.get(target_field.name, ""))
     return GroupSchema(known)
 
 
@@ -157,7 +162,7 @@ def _settings_of_signature(target: Callable[..., Any]) -> GroupSchema:
         for name, parameter in signature.parameters.items():
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
                 known.setdefault(name, Setting(parameter.default, rule_of(hints.get(name, Any)), docs.get(name, "")))
-        is_open = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+        is_open = any(param.kind is param.VAR_KEYWORD for param in signature.parameters.values())
         if not is_open:
             break
     return GroupSchema(known, is_open)
@@ -199,7 +204,7 @@ def documentation(target: Any) -> dict[str, str]:
         section = re.search(r"Args:\n((?:(?: +.*)?\n)*)", f"{inspect.getdoc(owner) or ''}\n")
         entries = re.findall(r"^ {4}(\w+): ((?:.|\n {5,})*)", section[1] if section else "", flags=re.MULTILINE)
         own = vars(owner).get("__annotations__", {})
-        helps = {one.name: one.metadata.get("help") for one in _fields(owner) if one.name in own}
+        helps = {field.name: field.metadata.get("help") for field in _fields(owner) if field.name in own}
         docs |= {name: _one_line(text) for name, text in helps.items() if text}
         docs |= {name: _one_line(text) for name, text in entries}
         if dataclasses.is_dataclass(owner) and inspect.isclass(owner):
@@ -265,9 +270,9 @@ class ExperimentSchema:
         for name, keys in (further or {}).items():
             values = (settings.get(name) or {}) if keys else {}
             unknown |= {f"{name}.{key}": value for key, value in values.items() if key not in keys}
-        for name, one in self.groups.items():
-            values = one.values(settings.get(name))
-            taken = values if one.settings.is_open else one.settings.known
+        for name, group in self.groups.items():
+            values = group.values(settings.get(name))
+            taken = values if group.settings.is_open else group.settings.known
             unknown |= {f"{name}.{key}": value for key, value in values.items() if key not in taken}
         known = self.names(further)
         unknown |= {
@@ -275,13 +280,13 @@ class ExperimentSchema:
         }
         if unknown:
             raise InputError(" ".join(_refusal(name, value, known) for name, value in unknown.items()))
-        for name, one in self.groups.items():
-            rules = {key: each.rule for key, each in one.settings.known.items()}
-            check_values(name, one.values(settings.get(name)), rules)
+        for name, group in self.groups.items():
+            rules = {key: each.rule for key, each in group.settings.known.items()}
+            check_values(name, group.values(settings.get(name)), rules)
 
     def names(self, further: Mapping[str, Sequence[str]] | None = None) -> list[str]:
         """Return all keys that may be set, with their groups; ``further`` is as in :meth:`check`."""
-        keys = {**{name: one.settings.known for name, one in self.groups.items()}, **(further or {})}
+        keys = {**{name: group.settings.known for name, group in self.groups.items()}, **(further or {})}
         return [*(f"{name}.{key}" for name, known in keys.items() for key in known), *sorted({*self.fields, *keys})]
 
     def defaults(self) -> dict[str, dict[str, Any]]:
@@ -289,18 +294,20 @@ class ExperimentSchema:
         return {
             name: {
                 key: plain_value(each.shown_default) if is_plain(each.shown_default) else None
-                for key, each in one.settings.known.items()
+                for key, each in group.settings.known.items()
             }
-            for name, one in self.groups.items()
+            for name, group in self.groups.items()
         }
 
     def help(self, settings: Mapping[str, Any]) -> str:
         """Return a line for each setting: its key, its value or default, and what it means."""
         lines = [f"  group.{TARGET} names the class that takes the keys below it; yours can take its place."]
-        for group, one in sorted(self.groups.items(), key=lambda item: len(item[1].settings.known)):  # long lists last
-            lines += ["", f"{group}.{TARGET}={one.target}"]
-            values = one.values(settings.get(group))
-            for name, each in one.settings.known.items():
+        for group, known in sorted(
+            self.groups.items(), key=lambda item: len(item[1].settings.known)
+        ):  # long lists last
+            lines += ["", f"{group}.{TARGET}={known.target}"]
+            values = known.values(settings.get(group))
+            for name, each in known.settings.known.items():
                 value = _shown(values.get(name, each.shown_default))
                 lines.append(f"  {f'{group}.{name}{value}':<46} {each.help}".rstrip())
         return "\n".join(lines)

@@ -140,7 +140,9 @@ def set_random_states(states: dict[str, Any], data_loader: object, args: Trainin
 def _generators(data_loader: object) -> list[torch.Generator]:
     """Return the distinct generators of a loader and its samplers, in a fixed order."""
     generators = (getattr(part, "generator", None) for part in _with_samplers(data_loader))
-    return list({id(one): one for one in generators if isinstance(one, torch.Generator)}.values())
+    return list(
+        {id(generator): generator for generator in generators if isinstance(generator, torch.Generator)}.values()
+    )
 
 
 def _with_samplers(loader: object) -> tuple[object, ...]:

@@ -236,7 +236,7 @@ class GradientDescentExperiment(Experiment):
         if "data_loader" not in config:
             return _Parts(model, *self.data.load())
         loaders = (config.get(name) for name in ("data_loader", "validation_data_loader"))
-        return _Parts(model, *(None if one is None else from_params(BatchLoader, one) for one in loaders))
+        return _Parts(model, *(None if loader is None else from_params(BatchLoader, loader) for loader in loaders))
 
 
 def _listed(value: object) -> list[Any] | None:

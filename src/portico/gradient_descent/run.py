@@ -517,8 +517,8 @@ def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
         "processes": trainer.accelerator.gather_object([of_process]),
         "callbacks": {
             library: {
-                name: one.state()["attributes"] if library == "hugging_face" else one.state_dict()
-                for name, one in _stateful_callbacks(trainer, library).items()
+                name: callback.state()["attributes"] if library == "hugging_face" else callback.state_dict()
+                for name, callback in _stateful_callbacks(trainer, library).items()
             }
             for library in ("allennlp", "hugging_face", "lightning")
         },
@@ -616,9 +616,9 @@ def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict
     candidates: Iterable[Any] = {
         "allennlp": [callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict")],
         "hugging_face": [
-            one
-            for one in exportable_callbacks(trainer.loop.callback_handler, trainer.loop.control)
-            if isinstance(one, transformers.TrainerCallback)
+            part
+            for part in exportable_callbacks(trainer.loop.callback_handler, trainer.loop.control)
+            if isinstance(part, transformers.TrainerCallback)
         ],
         "lightning": trainer.loop._core.lightning_parts["callbacks"],
     }[library]

@@ -228,7 +228,9 @@ class TensorboardWriter(Registrable):
             return
         if isinstance(outputs, list | tuple):
             outputs = dict(enumerate(outputs))
-        named = {f"_{key}": one for key, one in outputs.items()} if isinstance(outputs, Mapping) else {"": outputs}
+        named = (
+            {f"_{key}": output for key, output in outputs.items()} if isinstance(outputs, Mapping) else {"": outputs}
+        )
         for suffix, output in named.items():
             self.add_train_histogram(f"activation_histogram/{type(module)}{suffix}", output)
 

@@ -537,11 +537,13 @@ class GradientDescentTrainer(RegistrableTrainer):
         self.own_callbacks: list[Any] = [*batch, *epoch, *end, *each]
         of_batch = parameters_of(TrainerCallback.on_batch)
         of_epoch = parameters_of(TrainerCallback.on_epoch)
-        self.start_callbacks = CallbackList(self, [*(one.on_start for one in each), *epoch], of_epoch)
-        self.batch_callbacks = CallbackList(self, [*batch, *(one.on_batch for one in each)], of_batch)
-        self.epoch_callbacks = CallbackList(self, [*epoch, *(one.on_epoch for one in each)], of_epoch)
-        self.end_callbacks = CallbackList(self, [*end, *(one.on_end for one in each)], of_epoch)
-        self.backward_callbacks = [one for one in each if type(one).on_backward is not TrainerCallback.on_backward]
+        self.start_callbacks = CallbackList(self, [*(callback.on_start for callback in each), *epoch], of_epoch)
+        self.batch_callbacks = CallbackList(self, [*batch, *(callback.on_batch for callback in each)], of_batch)
+        self.epoch_callbacks = CallbackList(self, [*epoch, *(callback.on_epoch for callback in each)], of_epoch)
+        self.end_callbacks = CallbackList(self, [*end, *(callback.on_end for callback in each)], of_epoch)
+        self.backward_callbacks = [
+            callback for callback in each if type(callback).on_backward is not TrainerCallback.on_backward
+        ]
         return {"callbacks": of_hugging_face, "lightning_callbacks": of_lightning}
 
     def _set_folder(self, serialization_dir: str | Path | None) -> str:

@@ -95,17 +95,19 @@ class RecordedRun:
 
     def losses(self) -> list[tuple[float, float]]:
         """Return the mean loss of each step of all trainings, by its number."""
-        steps = [step for one in self.trainings for step in one["steps"]]
+        steps = [step for training in self.trainings for step in training["steps"]]
         return [(number, sum(s["losses"]) / max(1, len(s["losses"]))) for number, s in enumerate(steps, 1)]
 
     def logged_losses(self) -> dict[float, float]:
         """Return the logged losses by step, each a mean over all processes."""
-        return {row["step"]: row["loss"] for one in self.trainings for row in one["log_history"] if "loss" in row}
+        return {
+            row["step"]: row["loss"] for training in self.trainings for row in training["log_history"] if "loss" in row
+        }
 
 
 def first_difference(first: RecordedRun, second: RecordedRun, *, but: Collection[str] = ()) -> RunDifference | None:
     """Return the first difference in the order of the program, ``but`` for some quantities; None if there is none."""
-    return next((one for one in _differences(first, second) if one.quantity not in but), None)
+    return next((difference for difference in _differences(first, second) if difference.quantity not in but), None)
 
 
 def irreproducible(first: RecordedRun, again: RecordedRun) -> dict[str, RunDifference]:
@@ -118,7 +120,7 @@ def irreproducible(first: RecordedRun, again: RecordedRun) -> dict[str, RunDiffe
 
 def _concerns_training(quantities: Collection[str]) -> bool:
     """Return whether the quantities include anything but logs, events and files."""
-    return any(not one.startswith(("file ", "log history", "events")) for one in quantities)
+    return any(not quantity.startswith(("file ", "log history", "events")) for quantity in quantities)
 
 
 def reproducible_difference(first: RecordedRun, second: RecordedRun, again: RecordedRun) -> RunDifference | None:
@@ -135,20 +137,24 @@ def reproducible_difference(first: RecordedRun, second: RecordedRun, again: Reco
 
 
 def _differences(first: RecordedRun, second: RecordedRun) -> Iterator[RunDifference]:
-    for one, other in zip(first.trainings, second.trainings, strict=False):
-        if one["initial_weights"] != other["initial_weights"]:
-            yield RunDifference("initial weights", 0, (_hex(one["initial_weights"]), _hex(other["initial_weights"])))
-        for mine, theirs in zip(one["steps"], other["steps"], strict=False):
+    for training, other in zip(first.trainings, second.trainings, strict=False):
+        if training["initial_weights"] != other["initial_weights"]:
+            yield RunDifference(
+                "initial weights", 0, (_hex(training["initial_weights"]), _hex(other["initial_weights"]))
+            )
+        for mine, theirs in zip(training["steps"], other["steps"], strict=False):
             for key, name in QUANTITIES.items():
                 if not _equal(mine[key], theirs[key]):
                     yield RunDifference(name, mine["step"], _shown(key, mine, theirs), _largest(mine, theirs))
-        if len(one["steps"]) != len(other["steps"]):
-            yield RunDifference("number of steps", len(one["steps"]), (len(one["steps"]), len(other["steps"])))
-        yield from _in_lists("log history", map(untimed, one["log_history"]), map(untimed, other["log_history"]))
-        yield from _in_lists("events", one["events"], other["events"])
-        for name, value in one["final_weights"].items():
+        if len(training["steps"]) != len(other["steps"]):
+            yield RunDifference(
+                "number of steps", len(training["steps"]), (len(training["steps"]), len(other["steps"]))
+            )
+        yield from _in_lists("log history", map(untimed, training["log_history"]), map(untimed, other["log_history"]))
+        yield from _in_lists("events", training["events"], other["events"])
+        for name, value in training["final_weights"].items():
             if other["final_weights"].get(name) != value:
-                step = len(one["steps"])
+                step = len(training["steps"])
                 yield RunDifference("final weights", step, (_hex(value), _hex(other["final_weights"].get(name))), name)
     if len(first.trainings) != len(second.trainings):
         yield RunDifference("number of trainers", 0, (len(first.trainings), len(second.trainings)))
@@ -293,14 +299,16 @@ def _of_script(difference: RunDifference, first: RecordedRun, again: RecordedRun
 
 
 def _drawing(*runs: RecordedRun) -> list[str]:
-    found = {name: step for run in runs for one in run.trainings for name, step in one["draws"].items()}
+    found = {name: step for run in runs for training in run.trainings for name, step in training["draws"].items()}
     return [f"the callback {name} draws random numbers, first at step {step}" for name, step in found.items()]
 
 
 def _uncalled(first: RecordedRun, second: RecordedRun) -> dict[str, int]:
     found = {}
-    for one, other in zip(first.trainings, second.trainings, strict=False):
-        found.update({name: count for name, count in one["calls"].items() if count and not other["calls"].get(name)})
+    for training, other in zip(first.trainings, second.trainings, strict=False):
+        found.update(
+            {name: count for name, count in training["calls"].items() if count and not other["calls"].get(name)}
+        )
     return found
 
 
@@ -317,7 +325,7 @@ class Growth:
     @property
     def beyond(self) -> tuple[float, float] | None:
         """The first step beyond the tolerance, with its difference."""
-        return next((one for one in self.by_step if not one[1] <= self.tolerance), None)
+        return next((step for step in self.by_step if not step[1] <= self.tolerance), None)
 
     @property
     def quarters(self) -> list[tuple[str, float]]:

@@ -110,7 +110,7 @@ def summary() -> str:
 
 
 def _set_options(given: Mapping[str, Any]) -> None:
-    known = [one.name for one in fields(RunOptions)]
+    known = [field.name for field in fields(RunOptions)]
     unknown = [name for name in given if name not in known]
     if unknown:
         raise InputError(f"`{unknown[0]}` is not an option of `portico.install`; it takes {', '.join(known)}.")

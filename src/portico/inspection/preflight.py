@@ -59,7 +59,7 @@ class Preflight:
     def seconds(self) -> float:
         """What the real run would take."""
         found = self.rehearsed
-        return found.startup_seconds + sum(one.seconds for one in found.forecasts) + found.other_seconds
+        return found.startup_seconds + sum(forecast.seconds for forecast in found.forecasts) + found.other_seconds
 
     @property
     def memory(self) -> int:

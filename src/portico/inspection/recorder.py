@@ -186,7 +186,11 @@ class Recorder(Observer):
             self._note(record, event, handler, state, before)
             control = call(handler, event, args, state, control, **kwargs)
             if random_states() != before:
-                own = [one for one in handler.callbacks if type(one).__module__.partition(".")[0] not in _LIBRARIES]
+                own = [
+                    callback
+                    for callback in handler.callbacks
+                    if type(callback).__module__.partition(".")[0] not in _LIBRARIES
+                ]
                 for callback in own:
                     if _defines(type(callback), event):
                         record.draws.setdefault(f"{type(callback).__name__}.{event}", state.global_step)
@@ -208,19 +212,19 @@ class Recorder(Observer):
         if event == "on_train_begin":
             record.initial_weights = hash_of(dict(_weights(handler.model)))
         elif event == "on_pre_optimizer_step":
-            norms = {name: norm_of(one.grad) for name, one in _weights(handler.model) if one.grad is not None}
+            norms = {name: norm_of(weight.grad) for name, weight in _weights(handler.model) if weight.grad is not None}
             self._step["gradients"] = norms
             self._step["gradient_norm"] = sum(norm**2 for norm in norms.values()) ** 0.5
             self._step["learning_rate"] = [float(group["lr"]) for group in handler.optimizer.param_groups]
         elif event == "on_step_end":
             weights = dict(_weights(handler.model))
-            self._step["weights"] = {name: norm_of(one) for name, one in weights.items() if one.requires_grad}
+            self._step["weights"] = {name: norm_of(weight) for name, weight in weights.items() if weight.requires_grad}
             self._step["weights_hash"] = hash_of(weights)
             self._step["random"] = random
             record.steps.append({"step": state.global_step, **self._step})
             self._step = {"batches": [], "losses": []}
         elif event == "on_train_end":
-            record.final_weights = {name: hash_of(one) for name, one in _weights(handler.model)}
+            record.final_weights = {name: hash_of(weight) for name, weight in _weights(handler.model)}
 
     def _count_calls(self, owner: type, name: str, method: Callable[..., object]) -> None:
         """Count the calls of a method of the script; a training that never makes one counts 0."""

@@ -107,7 +107,7 @@ def read_records(folder: Path) -> dict[str, Any]:
         by_rank.setdefault(file.name.partition("-")[0], []).extend(record["trainings"])
         for name, entries in record.items():
             known = whole.setdefault(name, [])
-            known += [one for one in entries if name != "trainings" and one not in known]
+            known += [entry for entry in entries if name != "trainings" and entry not in known]
     first, *others = by_rank.values() or [[]]
     for rank, trainings in enumerate(others, 1):
         for training, other in zip(first, trainings, strict=False):

@@ -85,7 +85,7 @@ class OpenStep:
         if not file.is_file():
             return None
         step = cls(**json.loads(file.read_text(encoding="utf-8")))
-        step.examples = [Example(**one) for one in cast(list[dict[str, Any]], step.examples)]
+        step.examples = [Example(**example) for example in cast(list[dict[str, Any]], step.examples)]
         return step
 
     @property
@@ -142,8 +142,13 @@ class OpenStep:
     def example_rows(self) -> list[tuple[str, str, str, str]]:
         """Rank, dataset index, loss and share, text; the largest share of the loss first."""
         return [
-            ("" if one.index is None else str(one.index), f"{one.loss:.4g}", f"{one.share:.1%}", one.text)
-            for one in self.examples
+            (
+                "" if example.index is None else str(example.index),
+                f"{example.loss:.4g}",
+                f"{example.share:.1%}",
+                example.text,
+            )
+            for example in self.examples
         ]
 
     @property
@@ -409,11 +414,13 @@ class Replay(Observer, TrainerCallback):
             self.step.checked = row["step"], row["loss"], logged
         self._gather(self.step)
         # The loss of a step is a mean over labels, so a longer text weighs more. Without labels, nan is no defect.
-        counted = [one for one in self.step.examples if one.num_labels]
-        total = sum(one.loss * one.num_labels for one in counted if math.isfinite(one.loss))
-        for one in counted:
-            weighted = one.loss * one.num_labels
-            one.share = weighted / total if total and math.isfinite(one.loss) else float(not math.isfinite(one.loss))
+        counted = [example for example in self.step.examples if example.num_labels]
+        total = sum(example.loss * example.num_labels for example in counted if math.isfinite(example.loss))
+        for example in counted:
+            weighted = example.loss * example.num_labels
+            example.share = (
+                weighted / total if total and math.isfinite(example.loss) else float(not math.isfinite(example.loss))
+            )
         # An example whose loss is not finite comes first.
         self.step.examples.sort(key=lambda one: (math.isfinite(one.loss) or not one.num_labels, -one.share))
         self.is_finished = True
@@ -428,14 +435,17 @@ class Replay(Observer, TrainerCallback):
         parts: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(parts, (step.examples, step.loss, step.first_not_finite))
         step.is_first_process = distributed.get_rank() == 0
-        step.examples = [one for examples, _, _ in parts for one in examples]
+        step.examples = [example for examples, _, _ in parts for example in examples]
         step.loss = sum(loss for _, loss, _ in parts) / len(parts)
         step.first_not_finite = next((name for _, _, name in parts if name), None)
 
 
 def _rolls_back(trainer: ObservedTrainer) -> bool:
     """Return whether a callback would restore a checkpoint during the training."""
-    return any(isinstance(one, LossSpike) and one.action == "rollback" for one in trainer.callback_handler.callbacks)
+    return any(
+        isinstance(callback, LossSpike) and callback.action == "rollback"
+        for callback in trainer.callback_handler.callbacks
+    )
 
 
 def _num_labels(model: nn.Module, inputs: Mapping[str, Any]) -> int:

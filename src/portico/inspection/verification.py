@@ -190,7 +190,7 @@ class Verification:
         name, _, value = against.partition("=")
         if name not in TOLERANCES or not value:
             raise InputError(
-                f"`--against {against}` is unknown; give one of {', '.join(f'{one}=VALUE' for one in TOLERANCES)}."
+                f"`--against {against}` is unknown; give one of {', '.join(f'{name}=VALUE' for name in TOLERANCES)}."
             )
         logged = {"logging_steps": 1, "logging_strategy": "steps"}
         if name == "devices" and not (value.isdigit() and int(value)):
@@ -272,17 +272,17 @@ class Verification:
 
 
 def _last_step(run: RecordedRun) -> int:
-    return max((step["step"] for one in run.trainings for step in one["steps"]), default=0)
+    return max((step["step"] for training in run.trainings for step in training["steps"]), default=0)
 
 
 def _counts(*runs: RecordedRun) -> list[tuple[str, int, int]]:
     def of(run: RecordedRun) -> dict[str, int]:
-        events = [event for one in run.trainings for event, _ in one["events"]]
+        events = [event for training in run.trainings for event, _ in training["events"]]
         return {
             "trainers": len(run.trainings),
-            "steps": sum(len(one["steps"]) for one in run.trainings),
-            "batches": sum(len(step["batches"]) for one in run.trainings for step in one["steps"]),
-            "logged rows": sum(len(one["log_history"]) for one in run.trainings),
+            "steps": sum(len(training["steps"]) for training in run.trainings),
+            "batches": sum(len(step["batches"]) for training in run.trainings for step in training["steps"]),
+            "logged rows": sum(len(training["log_history"]) for training in run.trainings),
             "events": len(events),
             "evaluations": events.count("on_evaluate"),
             "checkpoints": events.count("on_save"),
@@ -345,7 +345,7 @@ def write_page(
     ``changing`` are the quantities that the first library itself does not reproduce.
     """
     listed = Markup("<ul>{}</ul>").format(Markup().join(Markup("<li>{}</li>").format(cause) for cause in causes))
-    rows = [(name, one.step or "", *map(_short, one.values)) for name, one in changing.items()]
+    rows = [(name, difference.step or "", *map(_short, difference.values)) for name, difference in changing.items()]
     irreproducible_rows = html_table(("", "first at step", "one run", "another"), rows) if rows else Markup()
     sections = [
         Section("Likeliest cause", listed if causes else Markup()),

@@ -185,7 +185,7 @@ def evaluation_loss(
     rows = num_rows(inputs)
     complete = rows - rows % micro_batch_size
     labels = [inputs.get(name) for name in label_names]
-    if complete == rows or not any(isinstance(one, Tensor) and one.is_floating_point() for one in labels):
+    if complete == rows or not any(isinstance(label, Tensor) and label.is_floating_point() for label in labels):
         starts = range(0, rows, micro_batch_size)
         sizes = [min(micro_batch_size, rows - start) for start in starts]
         if count is None:

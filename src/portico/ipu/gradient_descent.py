@@ -166,7 +166,7 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
 
     def _micro_batch(self, loader: Iterable[Any], *, for_inference: bool) -> int:
         sources: tuple[Any, ...] = (loader, getattr(loader, "batch_sampler", None))
-        size = next((one.batch_size for one in sources if getattr(one, "batch_size", None)), self._batch_size)
+        size = next((source.batch_size for source in sources if getattr(source, "batch_size", None)), self._batch_size)
         factor = self.ipu_config.batch_size_factor(for_inference)
         if size is None:
             raise ConfigurationError(

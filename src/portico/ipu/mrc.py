@@ -36,7 +36,9 @@ class IPUInference(Inference, IPUMRCTrainer):
 def _attributes(config_class: Callable[..., object]) -> GroupSchema:
     docs = documentation(config_class)
     docs |= {f"inference_{name}": f"{text}, in inference" for name, text in docs.items()}
-    return GroupSchema({name: Setting(one.default, help=docs.get(name, "")) for name, one in ATTRIBUTES.items()})
+    return GroupSchema(
+        {name: Setting(attribute.default, help=docs.get(name, "")) for name, attribute in ATTRIBUTES.items()}
+    )
 
 
 @data_only

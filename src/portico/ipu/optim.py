@@ -29,8 +29,8 @@ _PROGRAM_PREFIX = "model."
 def make_optimizer(model: nn.Module, args: "IPUTrainingArguments", decayed: set[str]) -> Any:
     """Return AdamW, or LAMB if the arguments say so, with weight decay for the parameters named in ``decayed``."""
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    groups = [{"params": [one for name, one in trainable if name in decayed], "weight_decay": args.weight_decay}]
-    without = [(name, one) for name, one in trainable if name not in decayed]
+    groups = [{"params": [param for name, param in trainable if name in decayed], "weight_decay": args.weight_decay}]
+    without = [(name, param) for name, param in trainable if name not in decayed]
     options = {**optimizer_options(args), "lr": args.learning_rate, "eps": args.adam_epsilon}
     constants = ["weight_decay"]
     # Bias correction, and weight decay compiled in as a constant, are as in optimum-graphcore.
@@ -38,13 +38,13 @@ def make_optimizer(model: nn.Module, args: "IPUTrainingArguments", decayed: set[
         # LAMB scales its steps by norms instead of clipping by them.
         del options["max_grad_norm"]
         options["bias_correction"] = not args.lamb_no_bias_correction
-        biases = [one for name, one in without if "bias" in name]
+        biases = [param for name, param in without if "bias" in name]
         groups.append({"params": biases, "weight_decay": 0.0, "max_weight_norm": 0.0})
-        without = [(name, one) for name, one in without if "bias" not in name]
+        without = [(name, param) for name, param in without if "bias" not in name]
         constants.append("max_weight_norm")
     else:
         options |= {"betas": (args.adam_beta1, args.adam_beta2), "bias_correction": False}
-    groups.append({"params": [one for _, one in without], "weight_decay": 0.0})
+    groups.append({"params": [param for _, param in without], "weight_decay": 0.0})
     optimizer = (backend.optim.LAMB if args.uses_lamb else backend.optim.AdamW)(groups, **options)
     for name in constants:
         optimizer.variable_attrs.markAsConstant(name)
@@ -118,7 +118,7 @@ class OptimizerConversion:
                 "The optimizer has parameters that do not belong to the `model` of the trainer; create it with "
                 "`model.parameters()`."
             )
-        names = [part for one in parameters for part, _ in self._parts[self._names[id(one)]]]
+        names = [part for param in parameters for part, _ in self._parts[self._names[id(param)]]]
         return [self._trained[name] for name in names]
 
     def _carry_state(self, optimizer: torch.optim.Optimizer, converted: torch.optim.Optimizer) -> None:
@@ -207,7 +207,7 @@ def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer
         ordered = [numbered[number] for number in sorted(numbered)]
         whole = ordered[0]
         if len(ordered) > 1:
-            whole = {key: torch.cat([one[key] for one in ordered]) for key in whole}
+            whole = {key: torch.cat([part[key] for part in ordered]) for key in whole}
         for part, rows in parts.get(weight, [(weight, slice(None))]):
             held = {key: _rows_of(value, rows).clone() for key, value in whole.items()}
             current[f"{_PROGRAM_PREFIX}{part}{group}"] = held

@@ -283,10 +283,10 @@ class LoopEvaluation:
             loaders = [] if loaders is None else [loaders]
         named = loaders.items() if isinstance(loaders, dict) else enumerate(loaders)
         self._feeds = [
-            one
-            if isinstance(one, EvaluationFeed)
-            else EvaluationFeed(one, name=str(name) if len(loaders) > 1 else None)
-            for name, one in named
+            loader
+            if isinstance(loader, EvaluationFeed)
+            else EvaluationFeed(loader, name=str(name) if len(loaders) > 1 else None)
+            for name, loader in named
         ]
         self._num_begun = 0
         self._session: EvaluationSession | None = None

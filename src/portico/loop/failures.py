@@ -80,7 +80,7 @@ def _functions_of_user(trainer: Any) -> Iterator[tuple[str, Callable[..., Any], 
 
 def _takes(function: Callable[..., Any], expected: inspect.Signature) -> bool:
     """Return whether a function takes the arguments; several lambdas have the same name."""
-    keywords = [one.name for one in expected.parameters.values() if one.kind is one.KEYWORD_ONLY]
+    keywords = [param.name for param in expected.parameters.values() if param.kind is param.KEYWORD_ONLY]
     try:
         inspect.signature(function).bind(*range(len(expected.parameters) - len(keywords)), **dict.fromkeys(keywords))
     except (TypeError, ValueError):
@@ -89,7 +89,7 @@ def _takes(function: Callable[..., Any], expected: inspect.Signature) -> bool:
 
 
 def _bare(signature: inspect.Signature) -> inspect.Signature:
-    parameters = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    parameters = [param.replace(annotation=param.empty) for param in signature.parameters.values()]
     return signature.replace(parameters=parameters, return_annotation=signature.empty)
 
 
@@ -111,16 +111,17 @@ def _difference(function: Callable[..., Any], expected: inspect.Signature) -> st
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some functions written in C have no signature
         return ""
-    kinds = {one.kind for one in parameters}
-    names = {one.name for one in parameters}
+    kinds = {param.kind for param in parameters}
+    names = {param.name for param in parameters}
     if expected is _EVENT:
         return "" if inspect.Parameter.VAR_KEYWORD in kinds else " Events have more arguments: end with `**kwargs`."
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    positional = [param for param in parameters if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)]
     lacking = [
-        one.name
-        for place, one in enumerate(expected.parameters.values())
-        if one.default is one.empty and one.name not in names
-        if one.kind is one.KEYWORD_ONLY or (place >= len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds)
+        param.name
+        for place, param in enumerate(expected.parameters.values())
+        if param.default is param.empty and param.name not in names
+        if param.kind is param.KEYWORD_ONLY
+        or (place >= len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds)
     ]
     said = f" It has no parameter for {' and '.join(f'`{name}`' for name in lacking)}." if lacking else ""
     if expected is _SIGNATURES["compute_loss_func"] and len(names) == 1:

@@ -318,7 +318,7 @@ def use_lean_loops(pl_trainer: pl.Trainer) -> None:
         signals.add(requeue)
 
     def current_handlers() -> dict[Any, Any]:
-        return {one: signal.getsignal(one) for one in signals}
+        return {number: signal.getsignal(number) for number in signals}
 
     pl_trainer._signal_connector._get_current_signal_handlers = current_handlers  # type: ignore[method-assign]
     if type(pl_trainer.profiler) is PassThroughProfiler:  # type: ignore[attr-defined]  # set by a connector

@@ -116,14 +116,14 @@ _AS_THEY_ARE = "of the user"
 
 def _form(metric: Metric) -> str:
     """Return how ``metric`` takes predictions and labels; for a wrapper, how the metric inside does."""
-    for one in metric.modules():
-        rooms = {base.__module__.partition("torchmetrics.")[2].partition(".")[0] for base in type(one).__mro__}
-        if isinstance(one, Perplexity):
+    for part in metric.modules():
+        rooms = {base.__module__.partition("torchmetrics.")[2].partition(".")[0] for base in type(part).__mro__}
+        if isinstance(part, Perplexity):
             return _CLASSES_LAST
         if "regression" in rooms:
             return _NUMBERS
         if "classification" in rooms:
-            return _YES_OR_NO if getattr(one, "num_classes", None) is None else _CLASSES_SECOND
+            return _YES_OR_NO if getattr(part, "num_classes", None) is None else _CLASSES_SECOND
     return _AS_THEY_ARE
 
 
@@ -269,7 +269,7 @@ def check_metrics(trainer: "TrainerHooks", *, evaluates: bool = True) -> None:
                 "`include_for_metrics` out, or give a function."
             )
         if trainer._core.scores_logits:
-            for metric in [one for entry in entries for one in entry.modules() if isinstance(one, Metric)]:
+            for metric in [module for entry in entries for module in entry.modules() if isinstance(module, Metric)]:
                 _check_torch_metric(metric, trainer)
     elif not callable(compute_metrics):
         if not evaluates:

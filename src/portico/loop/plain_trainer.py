@@ -132,7 +132,7 @@ class PlainTrainerBridge(EventBridge):
 
 def _remove(bridge: PlainTrainerBridge, pl_trainer: pl.Trainer) -> None:
     """Remove ``bridge`` from the user's trainer, which may run something else next."""
-    pl_trainer.callbacks = [one for one in pl_trainer.callbacks if one is not bridge]  # type: ignore[attr-defined]
+    pl_trainer.callbacks = [callback for callback in pl_trainer.callbacks if callback is not bridge]  # type: ignore[attr-defined]
 
 
 def _check_backend(pl_trainer: pl.Trainer, trainer: "TrainerHooks") -> None:

@@ -150,10 +150,10 @@ def check_part_kinds(
                 "there, and those of `TrainerCallback` in `callbacks`."
             )
         _check_lightning_callback(callback)
-    for one in _listed("loggers", [loggers] if isinstance(loggers, str) else loggers):
-        if isinstance(one, type) or not hasattr(one, "log_metrics"):
+    for given in _listed("loggers", [loggers] if isinstance(loggers, str) else loggers):
+        if isinstance(given, type) or not hasattr(given, "log_metrics"):
             raise InputTypeError(
-                f"`loggers` holds {_shown(one)}; give Lightning loggers, for example "
+                f"`loggers` holds {_shown(given)}; give Lightning loggers, for example "
                 "`loggers=[CSVLogger(args.output_dir)]`, or set a tracker, such as `report_to='wandb'`."
             )
     for plugin in _listed("plugins", plugins):
@@ -690,7 +690,7 @@ def named_sets(argument: str, data: object) -> list[tuple[str, object]]:
         logger.warning(
             "`%s` is an empty dict, so an evaluation measures nothing; put sets into it, by name.", argument
         )
-    return [(f"{argument}[{name!r}]", one) for name, one in data.items()]
+    return [(f"{argument}[{name!r}]", examples) for name, examples in data.items()]
 
 
 def check_best_metric(args: TrainingArguments, eval_dataset: object, *, adds_metrics: bool) -> None:

@@ -119,7 +119,7 @@ class MRCData:
                 "that differ, as in data.sources=[{train_file: a.json, validation_file: b.json}, {seed: 1}]."
             )
         kind: type = type(self)
-        rules = {name: one.rule for name, one in schema_of(kind).known.items() if name != "sources"}
+        rules = {name: setting.rule for name, setting in schema_of(kind).known.items() if name != "sources"}
         unknown = sorted({key for source in self.sources for key in source} - set(rules))
         if unknown:
             raise InputError(
@@ -323,8 +323,8 @@ class WindowPreprocessing:
         Raises:
             InputError: If a setting does not fit the model or the tokenizer.
         """
-        modules = [one for one in (model, getattr(model, "task_head", None)) if one is not None]
-        target_types = any("target_type" in inspect.signature(one.forward).parameters for one in modules)
+        modules = [module for module in (model, getattr(model, "task_head", None)) if module is not None]
+        target_types = any("target_type" in inspect.signature(module.forward).parameters for module in modules)
         # Heads that return nothing but a loss for labelled rows could not be evaluated on them.
         labels = not gives_loss_alone(model)
         row_length = row_length_in_training(model)
@@ -359,7 +359,7 @@ class WindowPreprocessing:
         return window_featurizer(tokenizer, self, subsampling=subsampling, **more)
 
 
-PREPROCESS_KEYS = {one.name: f"preprocess.{one.name}" for one in fields(WindowPreprocessing)}
+PREPROCESS_KEYS = {field.name: f"preprocess.{field.name}" for field in fields(WindowPreprocessing)}
 """The settings of the command line by the names of the featurizer's arguments."""
 
 

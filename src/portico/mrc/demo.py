@@ -443,8 +443,8 @@ class PunctualProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         if len(self.connections) >= self.limits.connections:
-            known = [one for one in self.connections if isinstance(one, PunctualProtocol)]
-            idle = [one for one in known if one.is_idle and not one.transport.is_closing()]
+            known = [connection for connection in self.connections if isinstance(connection, PunctualProtocol)]
+            idle = [connection for connection in known if connection.is_idle and not connection.transport.is_closing()]
             if idle:
                 min(idle, key=lambda one: one.opened).transport.abort()
         super().connection_made(transport)

@@ -154,7 +154,7 @@ class MRCExperiment(TrainerExperiment):
         names = [*self._score_names, *NOT_OF_A_METRIC, "samples"]
         if name == f"eval_{self.headline}":
             check_score("metric.headline", self.headline, names)
-        check_score("objective.metric", name, [f"eval_{one}" for one in names])
+        check_score("objective.metric", name, [f"eval_{score}" for score in names])
 
     @cached_property
     def _version_2(self) -> bool:
@@ -197,18 +197,22 @@ class MRCExperiment(TrainerExperiment):
         records = [
             RunRecord(
                 title=title,
-                results=results_of(source.validation, one),
+                results=results_of(source.validation, answers),
                 metrics=metrics,
                 headline=first[0].removeprefix("eval_"),
                 baselines={
                     DECLINING: self._baseline(source),
-                    **({ANSWERING: self._baseline(source, one.answers.best_texts)} if hasattr(one, "answers") else {}),
+                    **(
+                        {ANSWERING: self._baseline(source, answers.answers.best_texts)}
+                        if hasattr(answers, "answers")
+                        else {}
+                    ),
                 },
                 log_history=trainer.state.log_history,
                 settings=self._shown_settings(trainer),
                 sections=self.report_sections(trainer),
             )
-            for source, one in zip(self.sources, answered, strict=True)
+            for source, answers in zip(self.sources, answered, strict=True)
         ]
         if len(records) == 1:
             pages = [record_run(folder, records[0])]  # makes the folder comparable with the folders of other runs
@@ -300,7 +304,7 @@ class MRCExperiment(TrainerExperiment):
         """Write the predictions, n-best lists and null odds; return the answers in the first process."""
         reader = load_trained_reader(name)
         check_window("preprocess.max_seq_length", self.preprocess.max_seq_length, reader.max_length)
-        fields = ([one[key] for one in asked] for key in ("question", "context", "id"))
+        fields = ([record[key] for record in asked] for key in ("question", "context", "id"))
         with naming(PREPROCESS_KEYS):
             examples, features = question_windows(window_featurizer(reader.tokenizer, self.preprocess), *fields)
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
@@ -329,7 +333,7 @@ class MRCExperiment(TrainerExperiment):
         """Return the answers that the model generates, in the first process."""
         args = self.training_arguments(**NOT_WITHOUT_TRAINING, predict_with_generate=True)
         model, tokenizer = self.model.load((), self.preprocess)
-        questions: list[Any] = [{**one, "answers": {"text": [], "answer_start": []}} for one in asked]
+        questions: list[Any] = [{**record, "answers": {"text": [], "answer_start": []}} for record in asked]
         parts = self.preprocess.trainer_parts([Source(questions[:1], questions)], model, tokenizer)
         features = [{key: row[key] for key in row if key != "labels"} for row in parts["eval_dataset"]]
         trainer = self._trainer()(
@@ -344,7 +348,9 @@ class MRCExperiment(TrainerExperiment):
         if not args.should_save:
             return None
         texts = {answer["id"]: answer["prediction_text"] for answer in answers}
-        return [{"id": one["id"], "question": one["question"], "answer": texts[one["id"]]} for one in asked]
+        return [
+            {"id": record["id"], "question": record["question"], "answer": texts[record["id"]]} for record in asked
+        ]
 
     def _calibrated(
         self, calibration: AnswerCalibration | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
@@ -365,9 +371,9 @@ def _write_readable(folder: Path, answered: Sequence[Mapping[str, Any]]) -> None
     text = json.dumps(answered, indent=4, ensure_ascii=False)
     write_text(folder / f"{_PREFIX}_answers.json", text + "\n")
     lines = []
-    for one in answered:
-        probability = f"  ({one['probability']:.0%})" if "probability" in one else ""
-        lines.append(f"{one['question']}\n    {one['answer'] or '(no answer)'}{probability}\n")
+    for answer in answered:
+        probability = f"  ({answer['probability']:.0%})" if "probability" in answer else ""
+        lines.append(f"{answer['question']}\n    {answer['answer'] or '(no answer)'}{probability}\n")
     readable = folder / f"{_PREFIX}_answers.txt"
     write_text(readable, "\n".join(lines))
     print(f"Answers: {readable}")
@@ -391,15 +397,15 @@ def results_of(examples: Sequence[Mapping[str, Any]], answered: Any) -> list[Que
             if isinstance(predictions, Mapping)
             else list(predictions)
         )
-        texts = {one["id"]: predicted_text(one) for one in records}
-        found = [(with_one_context(one), texts[one["id"]]) for one in examples]
+        texts = {record["id"]: predicted_text(record) for record in records}
+        found = [(with_one_context(example), texts[example["id"]]) for example in examples]
     except (TypeError, KeyError, IndexError, ValueError) as error:
         raise InputError(
             f"The post-processing returned {type(answered).__name__}, whose `predictions` are not the answers "
             f"({shorten(str(error))}); return `EvalPrediction(predictions=[{{'id': ..., 'prediction_text': ...}}, "
             "...], label_ids=[{'id': ..., 'answers': ...}, ...])`, with an answer to every question."
         ) from error
-    return [question_result(one, text, span=None, nbest=None, null_odds=None) for one, text in found]
+    return [question_result(example, text, span=None, nbest=None, null_odds=None) for example, text in found]
 
 
 # ------------------------------------------------------------------------------------ metric
@@ -454,12 +460,14 @@ def names_of_metric(metric: Any, examples: Sequence[Mapping[str, Any]]) -> list[
 
     They are empty if it cannot score answers without their candidates.
     """
-    asked = [one for one in examples[:_NUM_TRIED] if answers_of(one)[0]] or list(examples[:1])
-    references: Any = [{"id": one["id"], "answers": one["answers"]} for one in asked]
+    asked = [example for example in examples[:_NUM_TRIED] if answers_of(example)[0]] or list(examples[:1])
+    references: Any = [{"id": example["id"], "answers": example["answers"]} for example in asked]
     names: dict[str, None] = {}
     for is_right in (False, True):
-        texts = [gold_texts(one)[0] if is_right and gold_texts(one) else "" for one in asked]
-        predictions: Any = [{"id": one["id"], "prediction_text": text} for one, text in zip(asked, texts, strict=True)]
+        texts = [gold_texts(example)[0] if is_right and gold_texts(example) else "" for example in asked]
+        predictions: Any = [
+            {"id": example["id"], "prediction_text": text} for example, text in zip(asked, texts, strict=True)
+        ]
         try:
             names |= dict.fromkeys(deepcopy(metric)(EvalPrediction(predictions, references)))
         except Exception:  # code of the user, which may need more than texts
@@ -498,10 +506,12 @@ def scores_of_texts(
         Scores by name; ``{}`` for a metric of the user, and for texts if the metric scores spans.
     """
     if isinstance(metric, SpanScores) and texts is None:
-        return metric.of([{"example_id": one["id"], **_NO_SPAN, "confidence_score": 0.0} for one in examples])
+        return metric.of([{"example_id": example["id"], **_NO_SPAN, "confidence_score": 0.0} for example in examples])
     if not isinstance(metric, AnswerTexts | SquadV2 | Rouge):
         return {}
     more = {} if no_answer_probability is None else {"no_answer_probability": no_answer_probability}
     answered = texts or {}
-    predictions = [{"id": one["id"], "prediction_text": answered.get(one["id"], ""), **more} for one in examples]
+    predictions = [
+        {"id": example["id"], "prediction_text": answered.get(example["id"], ""), **more} for example in examples
+    ]
     return scores_alone(metric, predictions, examples)

@@ -86,7 +86,7 @@ class Answer:
     @property
     def best_span(self) -> SpanAnswer | None:
         """The best candidate that has a text, the competitor of "no answer"."""
-        return next((one for one in self.candidates if one.text), None)
+        return next((candidate for candidate in self.candidates if candidate.text), None)
 
     @property
     def reason(self) -> str:
@@ -193,7 +193,7 @@ class ReaderSettings:
 
     def changed(self, longest: int, settings: Mapping[str, Any]) -> "ReaderSettings":
         """Return the settings with some of them changed; raises an ``InputError`` for a wrong name or value."""
-        rules = {name: one.rule for name, one in schema_of(ReaderSettings).known.items()}
+        rules = {name: setting.rule for name, setting in schema_of(ReaderSettings).known.items()}
         for name in settings:
             if name not in rules:
                 nearest = ", ".join(get_close_matches(name, rules) or rules)
@@ -381,12 +381,17 @@ class Reader:
         for answer in answers:
             ranked: list[Answer | SpanAnswer] = [
                 answer,
-                *(one for one in answer.candidates if one.text != answer.text),
+                *(candidate for candidate in answer.candidates if candidate.text != answer.text),
             ]
             # The pipeline's "no answer" is the empty string from 0 to 0.
             best = [
-                {"score": one.probability, "start": one.start or 0, "end": one.end or 0, "answer": one.text}
-                for one in ranked[:top_k]
+                {
+                    "score": candidate.probability,
+                    "start": candidate.start or 0,
+                    "end": candidate.end or 0,
+                    "answer": candidate.text,
+                }
+                for candidate in ranked[:top_k]
             ]
             outputs.append(best[0] if top_k == 1 else best)
         return outputs[0] if is_one else outputs
@@ -437,14 +442,14 @@ def _pipeline_inputs(
         contexts = [context] * len(questions) if is_shared else _as_list("context", context)
         return questions, contexts, settings, not many
     is_one = len(records) == 1 and isinstance(records[0], Mapping)
-    listed = [one for given in records for one in (_rows_of(given) if _holds_records(given) else [given])]
+    listed = [record for given in records for record in (_rows_of(given) if _holds_records(given) else [given])]
     for record in listed:
         if not isinstance(record, Mapping) or not {"question", "context"} <= set(record):
             raise InputError(
                 f"{shorten(record)} is not a question; it must be a mapping with `question` and `context`."
             )
     is_one = is_one and len(listed) == 1 and isinstance(listed[0]["question"], str)
-    return [one["question"] for one in listed], [one["context"] for one in listed], settings, is_one
+    return [record["question"] for record in listed], [record["context"] for record in listed], settings, is_one
 
 
 def _holds_records(given: object) -> bool:
@@ -464,7 +469,7 @@ def _rows_of(given: Any) -> Iterable[Any]:
             f"{shorten(given)} has {len(questions)} questions and other contexts; give a context for each, or one "
             "string for all."
         )
-    return [{"question": one, "context": its} for one, its in zip(questions, contexts, strict=True)]
+    return [{"question": asked, "context": its} for asked, its in zip(questions, contexts, strict=True)]
 
 
 def question_windows(
@@ -486,7 +491,7 @@ def question_windows(
         if not its_contexts:
             raise InputError(f"Question {number} has no context; give one or more strings to find its answer in.")
         try:
-            for name, text in (("question", question), *(("context", one) for one in its_contexts)):
+            for name, text in (("question", question), *(("context", passage) for passage in its_contexts)):
                 checked_text(name, text)
             name = checked_id("ids", key)
         except InvalidRecord as error:

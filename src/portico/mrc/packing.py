@@ -131,8 +131,8 @@ class _PackedForward:
         if "feature_starts" not in kwargs:
             return args, {**kept, "attention_mask": kwargs["attention_mask"], "return_dict": True}
         # RoBERTa-like models number positions from the one after the id of the padding token.
-        tables = (one for name, one in model.named_modules() if name.endswith("position_embeddings"))
-        padding_idx = next((one.padding_idx for one in tables if isinstance(one, torch.nn.Embedding)), None)
+        tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
+        padding_idx = next((table.padding_idx for table in tables if isinstance(table, torch.nn.Embedding)), None)
         kept["position_ids"] = kwargs["position_ids"] + (0 if padding_idx is None else padding_idx + 1)
         # Models pass keywords that they do not know to the attention function.
         groups = _FeatureGroups(kwargs["feature_lengths"].tolist())
@@ -199,7 +199,9 @@ def _attention_by_length(
     sizes = [length * count for length, count in groups.length_and_count]
     attended = []
     for (length, count), *parts_1HND in zip(
-        groups.length_and_count, *(one.split(sizes, dim=2) for one in (query_1HND, key_1HND, value_1HND)), strict=True
+        groups.length_and_count,
+        *(states.split(sizes, dim=2) for states in (query_1HND, key_1HND, value_1HND)),
+        strict=True,
     ):
         # Features of one length are a batch without padding, which needs no mask.
         query, key, value = (part[0].unflatten(1, (count, length)).transpose(0, 1) for part in parts_1HND)

@@ -50,8 +50,8 @@ def question_result(
     candidates = None if nbest is None else [_candidate(record) for record in nbest]
     probability, if_answered = None, None
     if candidates is not None:
-        probability = next((one.probability for one in candidates if one.text == text), 0.0)
-        best = next((one.text for one in candidates if one.text), "")
+        probability = next((candidate.probability for candidate in candidates if candidate.text == text), 0.0)
+        best = next((candidate.text for candidate in candidates if candidate.text), "")
         if_answered = Scores(*exact_and_f1(best, texts))
     start, end = span or (None, None)
     exact, f1 = exact_and_f1(text, texts)

@@ -107,7 +107,7 @@ def _reached(
 def _search(summary: Mapping[str, Any]) -> Markup:
     """Return the searched parameters, the settings of the search and the settings that all runs share."""
     space: Markup = macros("sweep.html.j2").space(summary["space"])
-    fixed = dict(one.partition("=")[::2] for one in summary["fixed"])
+    fixed = dict(override.partition("=")[::2] for override in summary["fixed"])
     return space + settings_panels({"Search": summary["method"], "The same in all runs": fixed})
 
 

@@ -173,7 +173,7 @@ class TextClassification(Task[Tokenizer]):
 
     def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
         predicted = self._predicted(predictions)
-        return [f"{one:3.3f}" if self._is_regression else self.labels[one] for one in predicted]
+        return [f"{prediction:3.3f}" if self._is_regression else self.labels[prediction] for prediction in predicted]
 
     def lines(self, answers: Sequence[str]) -> Sequence[str]:
         return ["index\tprediction", *(f"{number}\t{answer}" for number, answer in enumerate(answers))]
@@ -258,7 +258,7 @@ class TokenClassification(Task[Tokenizer]):
     def _tags(self, classes: Array, labels: Array) -> list[list[str]]:
         """Return the names of the predicted classes, leaving out tokens without a label."""
         return [
-            [self.labels[one] for one, label in zip(row, kept, strict=True) if label != IGNORED]
+            [self.labels[tag] for tag, label in zip(row, kept, strict=True) if label != IGNORED]
             for row, kept in zip(classes, labels, strict=True)
         ]
 
@@ -310,7 +310,7 @@ def entity_scores(predicted: Sequence[Sequence[str]], golds: Sequence[Sequence[s
         "precision": num_shared / len(found) if found else 0.0,
         "recall": num_shared / len(true) if true else 0.0,
         "f1": overlap_f1(num_shared, len(found), len(true)),
-        "accuracy": sum(one == other for one, other in pairs) / len(pairs),
+        "accuracy": sum(tag == other for tag, other in pairs) / len(pairs),
     }
 
 
@@ -388,7 +388,7 @@ class MultipleChoice(Task[Tokenizer]):
 
     def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
         chosen = best_class(predictions)
-        return [str(record[self.ending_columns[one]]) for one, record in zip(chosen, records, strict=True)]
+        return [str(record[self.ending_columns[ending]]) for ending, record in zip(chosen, records, strict=True)]
 
     def golds(self, records: Sequence[Record]) -> list[str]:
         return [str(record[self.ending_columns[self._right(record)]]) for record in records]

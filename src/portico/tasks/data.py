@@ -123,7 +123,7 @@ def _read(task: Task[Any], source: str | list[str]) -> list[Record]:
 def _named(value: int | list[int], names: Sequence[str]) -> object:
     """Return the class names of one number or a list of numbers; -1, a missing label, stays."""
     if isinstance(value, list):
-        return [_named(one, names) for one in value]
+        return [_named(item, names) for item in value]
     return value if value == -1 else names[value]
 
 

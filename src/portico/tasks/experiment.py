@@ -164,7 +164,7 @@ class TaskExperiment(TrainerExperiment):
     def check_objective(self, name: str) -> None:
         """Raise an ``InputError`` if the run will not report this objective, as far as its scores are known."""
         if not name.startswith(OF_TRAINING):
-            names = [f"eval_{one}" for one in (*self.task.score_names, *NOT_OF_A_METRIC, "samples")]
+            names = [f"eval_{name}" for name in (*self.task.score_names, *NOT_OF_A_METRIC, "samples")]
             self._check_score("objective.metric", name, [*names, *self.task.further_scores({"eval_loss": 0.0})])
 
     def _check_score(self, setting: str, name: str, names: Sequence[str]) -> None:

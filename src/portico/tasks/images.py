@@ -103,7 +103,7 @@ class ImageClassification(Task[ImageProcessor]):
         return {"accuracy": accuracy(best_class(prediction.predictions), label_array(prediction))}
 
     def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
-        return [self.labels[one] for one in best_class(predictions)]
+        return [self.labels[label] for label in best_class(predictions)]
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Task(ABC, Generic[ProcessorT]):
             return named
         found = [value for record in records for value in self._labels_in(record)]
         kinds = (str,) if found and isinstance(found[0], str) else (int, float)
-        wrong = [one for one in found if type(one) not in kinds]
+        wrong = [value for value in found if type(value) not in kinds]
         if wrong:
             raise InputError(
                 f"The label {str(wrong[0])[:60]!r} in '{self.label_column}' cannot be used; labels are all strings or "

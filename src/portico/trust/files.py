@@ -137,7 +137,7 @@ class _BoundedUnpickler(pickle._Unpickler):
     def take_for_call(self) -> None:
         """Take what a call may make of its arguments: copies, as many bytes as a number says, or a tensor."""
         given = self.stack[-1] if isinstance(self.stack[-1], tuple | list) else ()
-        self.take(sum(len(one) for one in given if isinstance(one, Sized)))
+        self.take(sum(len(argument) for argument in given if isinstance(argument, Sized)))
         if given and _are_integers(given):
             self.take(_ELEMENT * math.prod(given))
         elif len(given) > 3 and isinstance(given[2], tuple) and _are_integers(given[2]):
@@ -145,7 +145,7 @@ class _BoundedUnpickler(pickle._Unpickler):
 
 
 def _are_integers(values: Sequence[object]) -> bool:
-    return all(isinstance(one, int) for one in values)
+    return all(isinstance(value, int) for value in values)
 
 
 class _Placeholder:
@@ -213,12 +213,12 @@ def refuse_oversized(file: IO[bytes]) -> None:
         try:
             with ZipFile(file) as archive:
                 parts = archive.infolist()
-                inside = sum(one.file_size for one in parts)
+                inside = sum(part.file_size for part in parts)
                 if inside > size:
                     raise UnpicklingError(f"its parts would take {inside:,} bytes, but the file has {size:,}")
-                for one in parts:
-                    if one.filename.lower().endswith("data.pkl"):
-                        _Rehearsal(archive.open(one), most).load()
+                for part in parts:
+                    if part.filename.lower().endswith("data.pkl"):
+                        _Rehearsal(archive.open(part), most).load()
         except (BadZipFile, RuntimeError, zlib.error, LZMAError) as error:
             raise UnpicklingError(str(error)) from error
     else:

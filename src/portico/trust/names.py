@@ -163,7 +163,7 @@ def resolved(path: str) -> Any:
         if found is None and path.startswith("portico.") and not path.startswith(_COMMANDS) and "__" not in path:
             # By its public name, or registered when its module is imported.
             candidate = getattr(import_module(module), name)
-            found = next((one for one in _data_only.values() if one is candidate), None)
+            found = next((known for known in _data_only.values() if known is candidate), None)
         if found is None:
             refuse_in_folder(path, "imported and called")
         return found
@@ -234,11 +234,11 @@ def _judge(key: str, value: object) -> None:
     if isinstance(value, str) and "${" in value:
         refuse_in_folder(f"`{key}={value}`", "resolved")
     elif isinstance(value, list):
-        for number, one in enumerate(value):
-            _judge(f"{key}.{number}", one)
+        for number, item in enumerate(value):
+            _judge(f"{key}.{number}", item)
     elif isinstance(value, Mapping):
-        for name, one in value.items():
-            _judge(f"{key}.{name}", one)
+        for name, item in value.items():
+            _judge(f"{key}.{name}", item)
         if TARGET in value:
             import_target(f"{key}.{TARGET}", value[TARGET])
 

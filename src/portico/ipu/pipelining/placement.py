@@ -312,7 +312,7 @@ def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str
     for name, module in model.named_modules():
         inner = {id(parameter) for child in module.children() for parameter in child.parameters()}
         # A module that holds parameters which no module inside it holds too uses them itself.
-        uses_own = any(one is not None and id(one) not in inner for one in module._parameters.values())
+        uses_own = any(param is not None and id(param) not in inner for param in module._parameters.values())
         if name in layers or (uses_own and not name.startswith(inside)):
             names.setdefault(module, name)
     # `append` returns None; a pre-hook that returns something else replaces the inputs.

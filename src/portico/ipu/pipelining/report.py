@@ -81,15 +81,15 @@ class PlacementReport:
             f"{self.minimum_gradient_accumulation}"
         )
         lines.append("Memory of each IPU for weights (activations, code and temporaries are not counted)")
-        for one in self.memory:
+        for row in self.memory:
             lines.append(
-                f"  IPU {one.ipu}: {one.num_parameters / 1e6:8.2f} M weights {one.weight_bytes / _MEGABYTE:8.1f} MB + "
-                f"gradients {one.gradient_bytes / _MEGABYTE:8.1f} MB + optimizer "
-                f"{one.optimizer_bytes / _MEGABYTE:8.1f} MB = {one.total_bytes / _MEGABYTE:8.1f} MB, {one.share:.0%}"
+                f"  IPU {row.ipu}: {row.num_parameters / 1e6:8.2f} M weights {row.weight_bytes / _MEGABYTE:8.1f} MB + "
+                f"gradients {row.gradient_bytes / _MEGABYTE:8.1f} MB + optimizer "
+                f"{row.optimizer_bytes / _MEGABYTE:8.1f} MB = {row.total_bytes / _MEGABYTE:8.1f} MB, {row.share:.0%}"
             )
-            if one.share > 1:
+            if row.share > 1:
                 lines.append(
-                    f"  IPU {one.ipu} has {IPU_MEMORY_BYTES // _MEGABYTE} MB: move layers to other IPUs, or set "
+                    f"  IPU {row.ipu} has {IPU_MEMORY_BYTES // _MEGABYTE} MB: move layers to other IPUs, or set "
                     "`optimizer_state_offchip=True`"
                 )
         return "\n".join([*lines, "Batch sizes", *(f"  {line}" for line in self.batch_sizes)])
@@ -150,12 +150,12 @@ def pipeline_picture(report: PlacementReport) -> str:
     width = _MARGIN + len(report.stages) * column_width
     height = len(report.memory) * row_height
     parts = []
-    for one in report.memory:
-        top = one.ipu * row_height
+    for row in report.memory:
+        top = row.ipu * row_height
         parts.append(
             f'<rect x="0" y="{top}" width="{width}" height="{_BOX_HEIGHT}" fill="currentColor" opacity="0.06"/>'
-            f'<text x="6" y="{top + 22}" fill="currentColor">IPU {one.ipu}</text>'
-            f'<text x="6" y="{top + 40}" fill="currentColor" opacity="0.7">{one.share:.1%}</text>'
+            f'<text x="6" y="{top + 22}" fill="currentColor">IPU {row.ipu}</text>'
+            f'<text x="6" y="{top + 40}" fill="currentColor" opacity="0.7">{row.share:.1%}</text>'
         )
     for number, (ipu, names) in enumerate(report.stages):
         left = _MARGIN + number * column_width

@@ -81,7 +81,7 @@ def _annotations(
 def _answers(contexts: Sequence[str], annotations: Sequence[records.Annotation]) -> dict[str, list[Any]]:
     if len(contexts) == 1:
         return records.as_answers(contexts[0], annotations)
-    each = [records.as_answers(contexts[max(one.passage, 0)], [one]) for one in annotations]
+    each = [records.as_answers(contexts[max(annotation.passage, 0)], [annotation]) for annotation in annotations]
     return {key: [value for answers in each for value in answers[key]] for key in ("text", "answer_start")}
 
 

@@ -88,15 +88,15 @@ def read_answers(
     rows = records.as_objects(records.required(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
     passages = [locate(row) for row in rows]
     annotations = []
-    for one in records.as_objects(records.required(raw, "annotations", _KIND), "annotations"):
+    for annotation in records.as_objects(records.required(raw, "annotations", _KIND), "annotations"):
         # PrimeQA's base schema has one span per annotator.
-        short = records.as_objects(one["short_answers"], "short_answers")
-        index = one["long_answer"].get("candidate_index", -1)
+        short = records.as_objects(annotation["short_answers"], "short_answers")
+        index = annotation["long_answer"].get("candidate_index", -1)
         annotations.append(
             records.Annotation(
                 locate(short[0]) if short else records.NO_SPAN,
                 records.checked_passage(index, len(passages), "candidate_index"),
-                records.checked_yes_no(one["yes_no_answer"]),
+                records.checked_yes_no(annotation["yes_no_answer"]),
             )
         )
     return passages, annotations

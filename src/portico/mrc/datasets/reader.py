@@ -219,11 +219,11 @@ def format_like(entry: object) -> Format | None:
     """Return the first format whose fields an entry has; ``None`` if there is no such format."""
     if not isinstance(entry, Mapping):
         return None
-    return next((one for one in FORMATS.values() if one.is_like(entry)), None)
+    return next((known for known in FORMATS.values() if known.is_like(entry)), None)
 
 
 def _listing() -> str:
-    return ", ".join(f"{name} ({one.description})" for name, one in FORMATS.items())
+    return ", ".join(f"{name} ({known.description})" for name, known in FORMATS.items())
 
 
 def _read(

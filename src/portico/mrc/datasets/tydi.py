@@ -37,11 +37,11 @@ def example(raw: records.RawRecord) -> Example:
     spans = passage_spans(passages, offsets)
     checked = [
         records.Annotation(
-            records.checked_span(one.span, len(document), "minimal_answer"),
-            records.checked_passage(one.passage, len(spans), "candidate_index"),
-            records.checked_yes_no(one.yes_no),
+            records.checked_span(annotation.span, len(document), "minimal_answer"),
+            records.checked_passage(annotation.passage, len(spans), "candidate_index"),
+            records.checked_yes_no(annotation.yes_no),
         )
-        for one in read_annotations(annotations, offsets)
+        for annotation in read_annotations(annotations, offsets)
     ]
     identifier = {"id": records.checked_id("example_id", raw["example_id"])} if "example_id" in raw else {}
     return {
@@ -67,17 +67,17 @@ def passage_spans(passages: object, offsets: ByteOffsets) -> list[records.Span]:
 def read_annotations(annotations: object, offsets: ByteOffsets) -> list[records.Annotation]:
     """Return the annotation of every annotator, not yet validated."""
     read = []
-    for one in records.as_objects(annotations, "annotations"):
-        if "minimal_answers_start_byte" in one:  # the hub's form
-            start, end = one["minimal_answers_start_byte"], one["minimal_answers_end_byte"]
-            passage = one["passage_answer_candidate_index"]
+    for annotation in records.as_objects(annotations, "annotations"):
+        if "minimal_answers_start_byte" in annotation:  # the hub's form
+            start, end = annotation["minimal_answers_start_byte"], annotation["minimal_answers_end_byte"]
+            passage = annotation["passage_answer_candidate_index"]
         else:
             answer = records.required(
-                one, "minimal_answer", "an annotation of TyDi QA has minimal_answer, passage_answer"
+                annotation, "minimal_answer", "an annotation of TyDi QA has minimal_answer, passage_answer"
             )
             start, end = answer["plaintext_start_byte"], answer["plaintext_end_byte"]
-            passage = one["passage_answer"]["candidate_index"]
-        read.append(records.Annotation(offsets.span(start, end), passage, one["yes_no_answer"]))
+            passage = annotation["passage_answer"]["candidate_index"]
+        read.append(records.Annotation(offsets.span(start, end), passage, annotation["yes_no_answer"]))
     return read
 
 

@@ -24,9 +24,9 @@ def as_json(value: Any, depth: int = 0) -> Any:
     if value is None or type(value) in (str, int, bool) or depth > _DEEPEST:
         return value
     if isinstance(value, Mapping):
-        return {key: as_json(one, depth + 1) for key, one in value.items()}
+        return {key: as_json(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(one, depth + 1) for one in value]
+        return [as_json(item, depth + 1) for item in value]
     if isinstance(value, float):
         return None if math.isnan(value) else float(value)  # pandas marks missing values so
     if isinstance(value, np.generic) or hasattr(value, "__array__"):

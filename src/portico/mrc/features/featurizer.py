@@ -149,7 +149,7 @@ class Featurizer:
 
     def _stored_settings(self, kind: str) -> list[object]:
         """Return what stored features of one kind depend on: the settings and the tokenizer, as values of JSON."""
-        settings = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
         del settings["tokenizer"], settings["cache_dir"]
         if (subsampling := settings.pop("subsampling")) is not None:
             settings["subsampling"] = [subsampling.probabilities.tolist(), subsampling.seed]
@@ -211,7 +211,9 @@ class Featurizer:
 
 def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: object, **more: Any) -> Featurizer:
     """Return a featurizer whose options are the attributes of ``settings`` with the same names, and ``more``."""
-    options = {one.name: getattr(settings, one.name) for one in fields(Featurizer) if hasattr(settings, one.name)}
+    options = {
+        field.name: getattr(settings, field.name) for field in fields(Featurizer) if hasattr(settings, field.name)
+    }
     return Featurizer(tokenizer, **options, **more)
 
 

@@ -134,7 +134,7 @@ class Gold:
     """The answer to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``; see ``GoldAnswer``."""
 
     def __init__(self, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> None:
-        rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
+        rows = [(*answer.chars, answer.passage, *answer.passage_chars, answer.answer_type) for answer in answers]
         table_F6 = np.array(rows, np.int64).reshape(-1, 6)[example_index_F]
         self.chars_F2 = table_F6[:, :2]
         self.passage_F = table_F6[:, 2]

@@ -101,11 +101,11 @@ class WindowCutter:
             return self._cut_pairs(questions, [str(context) for context in contexts]), None
         listed = [[context] if isinstance(context, str) else list(context)[:max_contexts] for context in contexts]
         windows = self._cut_pairs(
-            [question for question, one in zip(questions, listed, strict=True) for _ in one],
-            [context for one in listed for context in one],
+            [question for question, passages in zip(questions, listed, strict=True) for _ in passages],
+            [context for passages in listed for context in passages],
         )
-        example_index = np.repeat(np.arange(len(listed)), [len(one) for one in listed])
-        context_index = np.concatenate([np.arange(len(one)) for one in listed])
+        example_index = np.repeat(np.arange(len(listed)), [len(passages) for passages in listed])
+        context_index = np.concatenate([np.arange(len(passages)) for passages in listed])
         pair_F = windows.example_index_F
         return replace(windows, example_index_F=example_index[pair_F]), context_index[pair_F]
 

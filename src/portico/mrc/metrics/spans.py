@@ -139,8 +139,8 @@ class SpanRules(Generic[LongT, SpanT]):
         outcomes = []
         for key, (_, annotators) in gold.items():
             answer, long_score, short_score = predicted[key]
-            has_long = sum(one.long is not None for one in annotators) >= min_long
-            has_short = sum(one.is_short for one in annotators) >= min_short
+            has_long = sum(annotation.long is not None for annotation in annotators) >= min_long
+            has_short = sum(annotation.is_short for annotation in annotators) >= min_short
             long_worth, short_worth = self._worth(annotators, answer)
             outcomes.append(
                 [
@@ -176,7 +176,7 @@ class SpanRules(Generic[LongT, SpanT]):
         """Return the shared values of a question and the answers of its annotators."""
         if isinstance(reference, Mapping) and "annotations" in reference:
             shared = [str(reference[name]) for name in self.shared_names]
-            return shared, [self.read_annotation(one, shared[0]) for one in reference["annotations"]]
+            return shared, [self.read_annotation(annotation, shared[0]) for annotation in reference["annotations"]]
         annotators = annotators_of(reference)
         # A reference without annotators may still have the shared values as scalars.
         record: Any = annotators[0] if annotators else reference
@@ -187,17 +187,21 @@ class SpanRules(Generic[LongT, SpanT]):
                     "`{'example_id': ..., 'language': ..., 'annotations': []}`."
                 )
         shared = [str(record[name]) for name in self.shared_names]
-        return shared, [self.read(one, shared[0]) for one in annotators]
+        return shared, [self.read(annotation, shared[0]) for annotation in annotators]
 
     def _worth(
         self, annotators: Sequence[GivenAnswer[LongT, SpanT]], answer: GivenAnswer[LongT, SpanT]
     ) -> tuple[float, float]:
-        longs = [one.long for one in annotators if one.long is not None]
+        longs = [annotation.long for annotation in annotators if annotation.long is not None]
         long_worth = answer.long is not None and any(self.is_same_long(long, answer.long) for long in longs)
         # A yes-no answer is not compared with spans: it is right or wrong as a whole.
         if answer.yes_no != "none":
-            return long_worth, any(one.yes_no == answer.yes_no for one in annotators)
-        worths = [self.spans_worth(one.spans, answer.spans) for one in annotators if one.spans and answer.spans]
+            return long_worth, any(annotation.yes_no == answer.yes_no for annotation in annotators)
+        worths = [
+            self.spans_worth(annotation.spans, answer.spans)
+            for annotation in annotators
+            if annotation.spans and answer.spans
+        ]
         return long_worth, max(worths, default=0.0)
 
 
@@ -222,7 +226,9 @@ class SpanScores:
 
     def of(self, predictions: Sequence[Record]) -> dict[str, float]:
         """Return the metrics of answers in PrimeQA's form; each process must have the answers to all questions."""
-        return scores_alone(self.metric, predictions, [self._references[one["example_id"]] for one in predictions])
+        return scores_alone(
+            self.metric, predictions, [self._references[prediction["example_id"]] for prediction in predictions]
+        )
 
 
 def scores_alone(metric: "Metric", predictions: Sequence[Record], references: Sequence[Any]) -> dict[str, float]:

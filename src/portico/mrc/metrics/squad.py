@@ -205,7 +205,9 @@ class Mlqa(AnswerTexts):
             InputError: If the language of an example is unknown and the metric has none.
         """
         metric: Mlqa = deepcopy(self)
-        metric.languages = {one["id"]: language for one in examples if (language := self._language_of(one))}
+        metric.languages = {
+            example["id"]: language for example in examples if (language := self._language_of(example))
+        }
         if metric.language is None and len(metric.languages) < len(examples):
             mlqa_normalization(None)
         return metric

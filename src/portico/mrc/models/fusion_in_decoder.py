@@ -75,6 +75,9 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
         """
         if encoder_outputs is None and input_ids is not None and input_ids.dim() == 3:
             encoder_outputs = self.encode_passages(input_ids, attention_mask)
+            if not options.get("return_dict", self.config.return_dict):
+                # T5 of transformers 5.10 joins it with the decoder's tuple.
+                encoder_outputs = encoder_outputs.to_tuple()
             # Without labels BART makes the decoder's tokens from these.
             input_ids = input_ids.flatten(1)
         try:

@@ -62,8 +62,8 @@ class ModelAndTokenizer:
         if positions is None or positions == -1:
             return longest
         # RoBERTa-like models keep their first positions for padding.
-        tables = (one for name, one in self.model.named_modules() if name.endswith("position_embeddings"))
-        padding = next((getattr(one, "padding_idx", None) for one in tables), None)
+        tables = (module for name, module in self.model.named_modules() if name.endswith("position_embeddings"))
+        padding = next((getattr(table, "padding_idx", None) for table in tables), None)
         return min(int(positions) - (0 if padding is None else padding + 1), longest)
 
 

@@ -190,7 +190,7 @@ class Answers:
         found = {}
         for example_id, rows in shortlist.rows():
             columns = (column[rows].tolist() for column in numbers)
-            found[example_id] = [SpanAnswer(*one) for one in zip(shortlist.texts(rows), *columns, strict=True)]
+            found[example_id] = [SpanAnswer(*parts) for parts in zip(shortlist.texts(rows), *columns, strict=True)]
         return found
 
     @cached_property

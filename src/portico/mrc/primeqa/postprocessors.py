@@ -487,7 +487,7 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers"}`` of every example: all answers that are not null."""
         outputs = (as_objects(example["output"], "output") for example in examples)
-        answers = ([one["answer"] for one in given if one.get("answer")] for given in outputs)
+        answers = ([answer["answer"] for answer in given if answer.get("answer")] for given in outputs)
         return [{"id": _id(example), "answers": texts} for example, texts in zip(examples, answers, strict=True)]
 
 

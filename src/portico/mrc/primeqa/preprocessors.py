@@ -311,7 +311,7 @@ class BasePreProcessor(AbstractPreProcessor):
         single = self._single_context_multiple_passages
         passages = examples["passage_candidates"] if single else [None] * len(examples["question"])
         # The first annotator counts, as in PrimeQA.
-        golds = [gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True)]
+        golds = [gold_of_target(target, 0, texts) for target, texts in zip(examples["target"], passages, strict=True)]
         if single:
             # `max_contexts` may cut the context within an answer.
             lengths = map(len, self._contexts(examples))
@@ -528,7 +528,10 @@ class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
         in_bytes = itemgetter("start_byte", "end_byte")
         passages, annotations = natural_questions.read_answers(raw, document.chars if is_train else in_bytes)
         if compat_label_bug:
-            annotations = [one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no) for one in annotations]
+            annotations = [
+                annotation if annotation.span != NO_SPAN else Annotation(yes_no=annotation.yes_no)
+                for annotation in annotations
+            ]
         return {
             "example_id": str(raw["id"] if "id" in raw else raw["example_id"]),
             "question": natural_questions.question_text(raw),
@@ -579,7 +582,7 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
         owners = [row for row, texts in enumerate(answers) for _ in texts]
         encoded = [
             self._tokenizer(
-                [f"question: {question} passage: {_text(one)}" for one in passages[: self._max_contexts]],
+                [f"question: {question} passage: {_text(passage)}" for passage in passages[: self._max_contexts]],
                 max_length=self._max_seq_len,
                 padding="max_length",
                 truncation=True,
@@ -604,10 +607,10 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
 
 def _answers(output: Sequence[Mapping[str, Any]] | None, *, is_train: bool) -> list[str]:
     """Return the answers with enough votes to train on, or the first one to evaluate; ``[""]`` without answers."""
-    given = [one for one in output or () if one["answer"]] or [{"answer": "", "meta": {"score": _MIN_SCORE}}]
+    given = [answer for answer in output or () if answer["answer"]] or [{"answer": "", "meta": {"score": _MIN_SCORE}}]
     if not is_train:
         return [given[0]["answer"]]
-    return [one["answer"] for one in given if ((one.get("meta") or {}).get("score") or 0) >= _MIN_SCORE]
+    return [answer["answer"] for answer in given if ((answer.get("meta") or {}).get("score") or 0) >= _MIN_SCORE]
 
 
 def _text(passage: str | Mapping[str, Any]) -> str:

@@ -273,11 +273,11 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 def _is_nbest(candidates: Any) -> bool:
     numbers = ("start_logit", "end_logit", "score")
     return isinstance(candidates, list) and all(
-        isinstance(one, Mapping)
-        and isinstance(one.get("text"), str)
-        and _is_number(one.get("probability"))
-        and all(one.get(name) is None or _is_number(one[name]) for name in numbers)
-        for one in candidates
+        isinstance(candidate, Mapping)
+        and isinstance(candidate.get("text"), str)
+        and _is_number(candidate.get("probability"))
+        and all(candidate.get(name) is None or _is_number(candidate[name]) for name in numbers)
+        for candidate in candidates
     )
 
 
@@ -343,7 +343,7 @@ def _validation_of(data: Any) -> Sequence[Example]:
     if import_target(f"data.{TARGET}", data.get(TARGET, MRCData)) is not MRCData:
         refuse_in_folder(shorten(data[TARGET]), "called to load the data")
         return load_examples(data).validation
-    rules = {name: one.rule for name, one in schema_of(MRCData).known.items()}
+    rules = {name: setting.rule for name, setting in schema_of(MRCData).known.items()}
     if unknown := sorted({str(key) for key in data} - {TARGET, *rules}):
         raise InputError(f"`data.{shorten(unknown[0])[1:-1]}` is not a setting; remove it from the run's config.yaml.")
     check_values("data", data, rules)

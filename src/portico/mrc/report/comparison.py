@@ -82,7 +82,7 @@ def _distinct_ends(names: Sequence[str]) -> list[str]:
     """Return the shortest ends of the paths that differ from each other."""
     parts = [Path(name).parts for name in names]
     for count in range(1, max(map(len, parts)) + 1):
-        ends = [str(Path(*one[-count:])) for one in parts]
+        ends = [str(Path(*its_parts[-count:])) for its_parts in parts]
         if len(set(ends)) == len(ends):
             return ends
     return [f"{name} ({ordinal(place)})" for place, name in enumerate(names)]
@@ -227,7 +227,7 @@ class _ChangeOfRun(NamedTuple):
 
 def _changes(first: RunRecord, others: Sequence[RunRecord]) -> list[_ChangeOfRun]:
     tested = [significance(first.results, other.results) for other in others]
-    exact, f1 = holm([one.exact for one in tested]), holm([one.f1 for one in tested])
+    exact, f1 = holm([test.exact for test in tested]), holm([test.f1 for test in tested])
     return [
         _ChangeOfRun(other.name, difference("", first.results, other.results), Significance(*adjusted))
         for other, *adjusted in zip(others, exact, f1, strict=True)
@@ -267,8 +267,8 @@ def _verdict(tested: Significance) -> str:
 
 
 def _verdict_on_several(first: str, changes: Sequence[_ChangeOfRun]) -> str:
-    better = [one.name for one in changes if one.tested.f1 < _SIGNIFICANT and one.whole.f1_interval.low > 0]
-    worse = [one.name for one in changes if one.tested.f1 < _SIGNIFICANT and one.whole.f1_interval.high < 0]
+    better = [row.name for row in changes if row.tested.f1 < _SIGNIFICANT and row.whole.f1_interval.low > 0]
+    worse = [row.name for row in changes if row.tested.f1 < _SIGNIFICANT and row.whole.f1_interval.high < 0]
     if not (better or worse):
         return f"No F1 differs significantly from the F1 of {first}: equally good runs would often differ by as much."
     runs = {"better": better, "worse": worse}

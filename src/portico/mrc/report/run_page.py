@@ -326,7 +326,7 @@ def group_tables(
     for number, way in enumerate(ways):
         members = way.members(runs[-1]).items()
         figures = [figures_of(name, *(picked(run, rows) for run in runs)) for name, rows in members]
-        tables.append(table(way, [(one, group_link(number, one.name)) for one in figures]))
+        tables.append(table(way, [(figure, group_link(number, figure.name)) for figure in figures]))
     return panels(*tables)
 
 
@@ -355,13 +355,13 @@ def _reliability_chart(measured: Calibration) -> Markup:
     """Return a reliability diagram as an HTML figure: a bar for each range of confidence, and its numbers below."""
     frame = Frame((0, 100), [0, 20, 40, 60, 80, 100])
     bars, whiskers = [], []
-    for one in measured.bins:
-        left = frame.x(100 * one.low) + _GAP
-        right = frame.x(100 * one.high) - _GAP
-        top = frame.y(100 * one.accuracy)
+    for bin_ in measured.bins:
+        left = frame.x(100 * bin_.low) + _GAP
+        right = frame.x(100 * bin_.high) - _GAP
+        top = frame.y(100 * bin_.accuracy)
         bars.append(f"M{left:.2f} 100V{top:.2f}H{right:.2f}V100Z")
-        middle = frame.x(50 * (one.low + one.high))
-        high, low = (frame.y(100 * end) for end in (one.interval.high, one.interval.low))
+        middle = frame.x(50 * (bin_.low + bin_.high))
+        high, low = (frame.y(100 * end) for end in (bin_.interval.high, bin_.interval.low))
         whiskers.append(f"M{middle:.2f} {high:.2f}V{low:.2f}")
     chart: Markup = macros("charts.html.j2").reliability_chart(measured.bins, frame, bars, whiskers)
     return chart

@@ -151,7 +151,7 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
         (interval,) = score_intervals(exacts[:, None], best=1.0)
         means = float(confidences.mean()), float(exacts.mean())
         bins.append(ConfidenceBin(index / NUM_BINS, (index + 1) / NUM_BINS, len(exacts), *means, interval))
-    error = sum(one.count * abs(one.confidence - one.accuracy) for one in bins) / len(rows)
+    error = sum(bin_.count * abs(bin_.confidence - bin_.accuracy) for bin_ in bins) / len(rows)
     return Calibration(bins, error)
 
 
