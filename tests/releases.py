@@ -1,4 +1,4 @@
-"""Marks of tests that need a newer release than the lowest that is allowed."""
+"""Marks of tests that need a newer release than the lowest that is allowed, or another build."""
 
 import pytest
 import torch
@@ -12,3 +12,10 @@ def since_transformers(release: str) -> pytest.MarkDecorator:
 
 def since_torch(release: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(torch.__version__ < release, reason=f"needs torch {release}")
+
+
+# Built for CUDA, the first backward pass starts threads, also where there is no GPU, and autograd refuses to work in a
+# process that is forked after that. Training in such processes needs a fresh parent, which a test run is not.
+forks_after_training = pytest.mark.skipif(
+    torch.version.cuda is not None, reason="torch is built for CUDA and cannot train in a fork of this process"
+)

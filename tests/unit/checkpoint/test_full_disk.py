@@ -31,7 +31,7 @@ def trained(tmp_path):
         trainer.train()
         yield trainer
     finally:
-        subprocess.run(["umount", place], check=True)
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def finish(trainer):

@@ -27,6 +27,7 @@ from parity.peers import untimed
 from portico.distributed import processes, signals
 from portico.distributed.processes import _cause, _pickled, kill_children, kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
+from releases import forks_after_training
 
 SPREAD = {"devices": 2, "eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": 1}
 
@@ -45,7 +46,11 @@ class Breaks(TrainerCallback):
 
 @pytest.mark.parametrize("where", ["refused", "on_step_end", "on_evaluate"])
 @pytest.mark.parametrize(
-    "strategy", ["ddp_fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "ddp"))]
+    "strategy",
+    [
+        pytest.param("ddp_fork", marks=forks_after_training),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "ddp")),
+    ],
 )
 def test_nothing_remains_of_a_run_that_fails(strategy, where, tmp_path):
     if strategy == "ddp":
@@ -93,6 +98,7 @@ class Unreadable(Exception):
         super().__init__(what)
 
 
+@forks_after_training
 @pytest.mark.parametrize(
     ("raised", "expected", "match"),
     [(Unreadable("a name", 3), RuntimeError, "^Unreadable: a name$"), (SystemExit(0), SystemExit, "^0$")],

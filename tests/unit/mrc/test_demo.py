@@ -282,7 +282,7 @@ def test_questions_beyond_the_queue_are_answered_by_503(reader, monkeypatch):
         first = pool.submit(ask, server, question="Who?", context="Anna.")
         assert is_asked.wait(30)
         second = pool.submit(ask, server, question="Who?", context="Anna.")
-        assert until(lambda: len(server.connections) == 2)
+        assert until(lambda: server._num_waiting == 2)
         response, page = ask(server, question="Where is she?", context="Anna lives in Oslo.")
         assert response.status == 503
         assert "1 questions are waiting already; ask again in a moment." in page

@@ -13,6 +13,7 @@ from portico.mrc import (
     MultiSourceMixin,
     MultiSourceMRCTrainer,
 )
+from releases import forks_after_training
 from unit.mrc.small_readers import EvaluationRecorder, featurized, make_trainer, reader, source
 
 
@@ -121,6 +122,7 @@ def test_a_run_is_resumed_where_it_stopped(trainer_of, tmp_path):
     assert rest.state.global_step == 16
 
 
+@forks_after_training
 def test_two_processes_train_on_single_domain_batches(trainer_of):
     arguments = {"max_steps": 3, "strategy": "ddp_fork", "devices": 2}
     trainer = trainer_of(arguments=arguments)
