@@ -129,9 +129,7 @@ def _row(
     versions = ", ".join(f"{name} {installed[name]}" for name in _SHOWN)
     is_pinned = f"transformers=={installed['transformers']}" in pins()
     marks = ("-m", _DEFAULT_MARKS if is_pinned else f"{_DEFAULT_MARKS} and not pinned")
-    chosen = (
-        [[*marks, *tests]] if tests else [[*marks, *TESTS, *(PARITY if is_pinned else ())], TYPES]
-    )
+    chosen = [[*marks, *tests]] if tests else [[*marks, *TESTS, *(PARITY if is_pinned else ())], TYPES]
     runs = [_tested(interpreter, one) for one in chosen]
     outcome = "; ".join(run.stdout.splitlines()[-1] for run in runs)
     return Row(python, resolution, versions, outcome, not any(run.returncode for run in runs))
