@@ -99,20 +99,19 @@ class Sets(NamedTuple):
 
 
 class Honoured(NamedTuple):
-    """An argument that is gone and still has its effect."""
+    """An argument that is gone and still has its effect, and what has the same effect today."""
 
     today: str
-    """What to do today for the same effect."""
 
 
 class Ignored(NamedTuple):
-    """An argument that is gone and has no effect."""
+    """An argument that is gone and has no effect, and why."""
 
     reason: str
 
 
 class Refused(NamedTuple):
-    """An argument that is gone and raises an error, or one value of it."""
+    """An argument that is gone and raises an error, or ``only`` one value does, and what to do instead."""
 
     replacement: str
     only: str | None = None
@@ -252,19 +251,19 @@ def current_arguments(given: Mapping[str, Any], *, own: Collection[str] = ()) ->
 
     The names in ``own`` are current ones, whatever they were before.
     """
-    current = {name: value for name, value in given.items() if name not in RENAMED or name in own}
+    present = {name: value for name, value in given.items() if name not in RENAMED or name in own}
     for old, row in RENAMED.items():
         if given.get(old) is None or old in own:
             continue
         value, new = row.read(given[old]), row.new
-        if current.get(new) is None:
-            current[new] = value
-        elif value not in (current[new], row.unset):
+        if present.get(new) is None:
+            present[new] = value
+        elif value not in (present[new], row.unset):
             raise InputError(
-                f"`{new}={current[new]!r}` and `{old}={given[old]!r}` are two spellings of one argument and differ; "
+                f"`{new}={present[new]!r}` and `{old}={given[old]!r}` are two spellings of one argument and differ; "
                 f"give only `{new}`."
             )
-    return current
+    return present
 
 
 class _StoreOption(argparse.Action):
@@ -286,11 +285,12 @@ class AcceptsOlderNames(type):
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
         super().__init__(name, bases, namespace)
-        inherited = ChainMap(*(vars(base).get("__dataclass_fields__", {}) for base in cls.__mro__))
         own = cls.__annotations__
+        inherited = ChainMap(*(getattr(base, "__dataclass_fields__", {}) for base in bases))
+        taken = set(own).union(*map(_field_names, bases))
         for old, row in RENAMED.items():
-            new, is_taken = row.new, old in own or old in inherited
-            aliases = [] if is_taken else [f"--{old}", f"--{old.replace('_', '-')}"]
+            new = row.new
+            aliases = [] if old in taken else [f"--{old}", f"--{old.replace('_', '-')}"]
             if new not in own and aliases != inherited[new].metadata.get("aliases"):
                 # `HfArgumentParser` passes a field's metadata to `argparse`.
                 metadata = {**inherited[new].metadata, "aliases": aliases, "action": _StoreOption}

@@ -5,6 +5,7 @@ import inspect
 import json
 import warnings
 from types import SimpleNamespace
+from typing import ClassVar
 
 import huggingface_hub
 import numpy as np
@@ -15,7 +16,7 @@ import transformers
 import portico
 from models import Line, Points, toy_arguments, toy_trainer
 from portico.arguments import argument_rules, as_transformers_arguments
-from portico.deprecated import REMOVED, RENAMED, Honoured, Ignored, OlderArguments, Refused, Sets
+from portico.deprecated import REMOVED, RENAMED, AcceptsOlderNames, Honoured, Ignored, OlderArguments, Refused, Sets
 from portico.experiments.settings import schema_of
 
 VALUES = {
@@ -154,6 +155,19 @@ def test_parser_accepts_renamed_flag(tmp_path):
             ["--output_dir", str(tmp_path), "--report_to", "none", "--no-cuda"]
         )
     assert args.use_cpu
+
+
+def test_parser_accepts_renamed_options_of_fields_that_are_turned_off():
+    # As our arguments do on releases of transformers that still have the older field.
+    @dataclasses.dataclass
+    class Upstream(transformers.TrainingArguments):
+        warmup_ratio: ClassVar[None] = None
+
+    @dataclasses.dataclass
+    class Arguments(OlderArguments, Upstream, metaclass=AcceptsOlderNames):
+        pass
+
+    assert "--warmup-ratio" in transformers.HfArgumentParser(Arguments).format_help()
 
 
 def test_portico_command_line_knows_renamed_arguments():
