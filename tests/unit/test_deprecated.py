@@ -118,8 +118,8 @@ def test_attribute_is_converted_as_an_argument_is(make):
         args.warmup_ratio = 1.0
     assert args.get_warmup_steps(80) == 80
     with pytest.warns(FutureWarning):
-        args.push_to_hub_token = None
-    assert args.hub_token is None
+        args.warmup_ratio = None
+    assert args.warmup_steps is None
 
 
 def test_current_names_do_not_warn(make):
