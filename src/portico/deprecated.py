@@ -166,7 +166,7 @@ class OlderArguments:
 
     adafactor: Annotated[bool, Sets("optim", "adafactor")] = _unset(False)
     dispatch_batches: Annotated[bool | None, Sets("accelerator_config", _entry("dispatch_batches"))] = _unset(None)
-    fp16_backend: Annotated[str, _NO_APEX, _CASTING] = _unset("auto")
+    fp16_backend: Annotated[str, _NO_APEX, _CASTING] = _unset("auto")  # of two rows, each applies in turn
     fp16_opt_level: Annotated[str, Ignored("it belonged to apex; `precision` chooses how much is cast")] = _unset("O1")
     fsdp_min_num_params: Annotated[int, Sets("fsdp_config", _entry("min_num_params"))] = _unset(0)
     fsdp_transformer_layer_cls_to_wrap: Annotated[
@@ -226,10 +226,9 @@ class OlderArguments:
                     raise InputError(f"`{name}={value!r}` is no longer supported; {replacement} instead.")
 
     def _set_successor(self, successor: str, to: Any, name: str, value: object) -> object:
-        current, new = getattr(self, successor), to
-        if callable(to):
-            new = to(value, current, self)
-        elif current not in (self.__dataclass_fields__[successor].default, new):
+        current = getattr(self, successor)
+        new = to(value, current, self) if callable(to) else to
+        if not callable(to) and current not in (self.__dataclass_fields__[successor].default, new):
             raise InputError(
                 f"`{successor}={current!r}` and `{name}={value!r}` contradict each other; give only `{successor}`."
             )
@@ -312,7 +311,7 @@ class AcceptsOlderNames(type):
 
 
 def _field_names(cls: type) -> Collection[str]:
-    return {one.name for one in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else ()
+    return {entry.name for entry in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else ()
 
 
 class HfArgumentParser(transformers.HfArgumentParser):

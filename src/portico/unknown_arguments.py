@@ -11,6 +11,7 @@ from portico.errors import InputTypeError
 
 _Instance = TypeVar("_Instance")
 _P = ParamSpec("_P")
+_CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 # Common names of arguments that have another name here, and are not spelled like it.
 _MEANT = {
@@ -59,8 +60,9 @@ def names_unknown_arguments(
         if unknown:
             inits = [vars(base)["__init__"] for base in type(instance).__mro__[:-1] if "__init__" in vars(base)]
             parameters = [parameter for init in inits for parameter in inspect.signature(init).parameters.values()]
-            catch_all = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-            known = {one.name: None for one in parameters if one.kind not in catch_all and one.name != "self"}
+            named = [parameter.name for parameter in parameters if parameter.kind not in _CATCH_ALL]
+            # In order and once each; no caller gives `self`.
+            known = dict.fromkeys(name for name in named if name != "self")
             refuse_unknown_arguments(type(instance), unknown, known)
         constructor(instance, *args, **kwargs)
 
