@@ -52,6 +52,7 @@ TOPICS = (
             "portico/rules.py",
             "portico/seq2seq.py",
             "portico/trainer.py",
+            "portico/unknown_arguments.py",
             "portico/compat/tree.py",
             "portico/loop/validation.py",
         ),

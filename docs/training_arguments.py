@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from portico import IPUTrainingArguments, ORTTrainingArguments, Seq2SeqTrainingArguments, TrainingArguments
-from portico.deprecated import RENAMED, retired_treatments
+from portico.deprecated import REMOVED, RENAMED, Honoured, Ignored, Refused, Sets
 
 PAGE = Path(__file__).with_suffix(".md")
 
@@ -142,8 +142,23 @@ def page() -> str:
             if one.name in known:
                 effect = own.get(one.name) or one.metadata["help"]
                 text += _row(arguments, one.name, effect, anchor=f"{arguments.__name__}.{one.name}")
-    old = {name: f"renamed to `{new}`" for name, new in RENAMED.items()} | retired_treatments()
+    # Of several rows the last is the rule: those before it refuse one value.
+    old = {name: fate_of(rows[-1]) for name, rows in REMOVED.items()}
+    old |= {name: f"renamed to `{row.new}`" for name, row in RENAMED.items()}
     return text + _OLD_HEAD + "".join(f"| `{name}` | {fate} |\n" for name, fate in sorted(old.items()))
+
+
+def fate_of(row: Sets | Honoured | Ignored | Refused) -> str:
+    """Return what became of an older argument that is gone."""
+    match row:
+        case Sets(successor):
+            return f"passed on as `{successor}`"
+        case Honoured(today):
+            return f"honoured (today: {today})"
+        case Ignored(reason):
+            return f"none (announced): {reason}"
+        case Refused(replacement):
+            return f"refused; {replacement} instead"
 
 
 def _table(title: str) -> str:

@@ -24,7 +24,7 @@ from portico.compat.accelerate import forget_precision, share_processes
 from portico.compat.older import add_newer_arguments
 from portico.compat.releases import refuse_newer_values
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, NewestArguments, ParallelMode
-from portico.deprecated import RENAMED, AcceptsOldNames, RetiredArguments, with_old_names
+from portico.deprecated import RENAMED, AcceptsOlderNames, OlderArguments
 from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings, refuse_missing_state
 from portico.distributed.deepspeed import spread_loaded_models
 from portico.distributed.launchers import join_mpi, join_processes_of_script
@@ -164,8 +164,7 @@ class LightningPlacement:
 
 @data_only
 @dataclass
-@with_old_names
-class TrainingArguments(LightningPlacement, RetiredArguments, NewestArguments, metaclass=AcceptsOldNames):
+class TrainingArguments(LightningPlacement, OlderArguments, NewestArguments, metaclass=AcceptsOlderNames):
     """``transformers.TrainingArguments`` with additional fields for Lightning.
 
     Names, meanings and defaults are the same as in transformers 5.24 (``transformers/training_args.py``). The fields
@@ -418,8 +417,8 @@ class TrainingArguments(LightningPlacement, RetiredArguments, NewestArguments, m
         return made
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the arguments as plain values, without retired arguments that are not set."""
-        unset = {field.name for field in fields(RetiredArguments) if getattr(self, field.name) == field.default}
+        """Return the arguments as plain values, without older arguments that are not set."""
+        unset = {field.name for field in fields(OlderArguments) if getattr(self, field.name) == field.default}
         plain = copy(self)
         mesh = self.parallelism_config
         # transformers calls its `to_json`, which a dict does not have, and which returns None (accelerate 1.15).
@@ -561,7 +560,7 @@ def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
             is_finite = float in rule.kinds and name not in _INFINITE_ARGUMENTS
             rule = replace(rule, least=_LEAST_ARGUMENTS.get(name), most=_MOST.get(name), is_finite=is_finite)
         rules[name] = rule
-    return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}
+    return rules | {old: rules[row.new] for old, row in RENAMED.items() if row.new in rules}
 
 
 # Arguments that are read only together with others, so that a wrong value may do no harm.
@@ -613,7 +612,7 @@ def _values_of_other_kinds(args: HFTrainingArguments) -> Iterator[tuple[str, Any
     owner = next((cls for cls in type(args).__mro__ if cls.__module__.startswith("portico.")), None)
     for name, rule in argument_rules(owner).items():
         value = getattr(args, name, None)
-        if name in RENAMED and hasattr(args, RENAMED[name]):
+        if name in RENAMED and hasattr(args, RENAMED[name].new):
             continue
         if name in PLACEMENT or (value is None and not _is_needed(args, name, rule)):  # the placement refuses its own
             continue
@@ -786,7 +785,7 @@ def as_transformers_arguments(args: HFTrainingArguments) -> HFTrainingArguments:
     nearest = next(base for base in theirs if not issubclass(base, LightningPlacement))
     plain = cast("HFTrainingArguments", object.__new__(nearest))
     added = (
-        set(RetiredArguments.__annotations__)
+        set(OlderArguments.__annotations__)
         | set(LightningPlacement.__annotations__)
         | {"_lightning_strategy", "_setup_devices", "distributed_state", "hf_deepspeed_config"}
     )

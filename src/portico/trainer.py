@@ -69,6 +69,7 @@ from portico.loop.evaluation import run_evaluation
 from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, set_training
+from portico.loop.overrides import LEFT_OUT, adapt_overrides, warn_of_misspelt_hooks
 from portico.loop.plan import ResumePoint, RunPlan, limited_batches
 from portico.loop.run import (
     fresh_state,
@@ -81,12 +82,13 @@ from portico.loop.validation import (
     check_part_kinds,
     check_parts,
     prepare_arguments,
+    refuse_old_order,
     refuse_unevaluable,
-    warn_of_misspelt_hooks,
 )
 from portico.trust.disk import read_text, staged_folder, write_text
 from portico.trust.files import save_tensors
 from portico.trust.names import data_only, made_part
+from portico.unknown_arguments import names_unknown_arguments
 
 if TYPE_CHECKING:
     from portico.compat.annotations import (
@@ -198,7 +200,6 @@ def _call_in_worker(
 
 
 @data_only
-@deprecated.with_older_names
 class Trainer:
     """The Hugging Face ``Trainer`` on top of Lightning.
 
@@ -300,8 +301,17 @@ class Trainer:
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
     _created_lr_scheduler = False
-    # An older name, defined by `with_older_names`.
-    prediction_loop: Callable[..., EvalLoopOutput]
+    # Older names: copies of `training_step` from transformers 4.31 read the flags, of mixed precision that is
+    # Lightning's here.
+    do_grad_scaling = use_apex = use_cuda_amp = use_cpu_amp = False
+    sharded_ddp = None
+    tokenizer = deprecated.tokenizer
+    prediction_loop = deprecated.prediction_loop
+    init_git_repo = deprecated.init_git_repo
+    _nested_gather = deprecated.nested_gather
+    _pad_across_processes = deprecated.pad_across_processes
+    _gather_and_numpify = deprecated.gather_and_numpify
+    _sorted_checkpoints = deprecated.sorted_checkpoints
     current_flos: float = 0
     _core: TrainerCore
     __core_class: type[TrainerCore] = TrainerCore
@@ -310,7 +320,7 @@ class Trainer:
 
     # ---- Initialization & Validation ----
 
-    @deprecated.names_unknown_arguments
+    @names_unknown_arguments
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -336,7 +346,7 @@ class Trainer:
         for observer in observers.active:
             observer.on_trainer_init(self)
         warn_of_misspelt_hooks(type(self), Trainer)
-        deprecated.refuse_old_order(compute_metrics)
+        refuse_old_order(compute_metrics)
         # transformers unpacks both, whatever holds them.
         optimizers, optimizer_cls_and_kwargs = map(_unpack, (optimizers, optimizer_cls_and_kwargs))
         check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
@@ -382,7 +392,7 @@ class Trainer:
         super().__init_subclass__(**options)
         cores = [base.__core_class for base in cls.__bases__ if issubclass(base, Trainer)]
         cls.__core_class = core or _join_cores(cores, cls)
-        deprecated.adapt_overrides(cls, Trainer)
+        adapt_overrides(cls, Trainer)
 
     def _validate_args(self) -> None:
         if hasattr(self.data_collator, "collate_batch"):  # of transformers 2, which its constructor refuses
@@ -871,7 +881,7 @@ class Trainer:
     def _get_num_items_in_batch(self, batch_samples: list["Batch"], device: torch.device) -> "NumItems":
         wanted = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         # An override that does not take the count returns the mean of its batch, to be divided by the window.
-        wanted = wanted and "num_items_in_batch" not in getattr(self.compute_loss, deprecated.LEFT_OUT, ())
+        wanted = wanted and "num_items_in_batch" not in getattr(self.compute_loss, LEFT_OUT, ())
         if not wanted or not batch_samples or "labels" not in batch_samples[0]:
             return None
         count = count_labels(batch_samples, shifts_labels=self._loss_shifts_labels)

@@ -477,10 +477,10 @@ FAILS = (
     ),
     Fails(VALIDATION, "check_parts", "does not implement", attempt=trains({"max_steps": -1}, train_dataset=Stream())),
     # ---- Older spellings ----
-    Fails("portico/deprecated.py", "refuse_unknown_arguments", attempt=trains({"learning_rat": 1})),
+    Fails("portico/unknown_arguments.py", "refuse_unknown_arguments", attempt=trains({"learning_rat": 1})),
     Fails(
         "portico/deprecated.py",
-        "present_names",
+        "current_arguments",
         attempt=trains({"eval_strategy": "no", "evaluation_strategy": "steps"}),
     ),
     Fails("portico/deprecated.py", "_warmup_steps", attempt=trains({"warmup_ratio": 2})),
@@ -489,14 +489,14 @@ FAILS = (
         "_entry.combine",
         attempt=trains({"accelerator_config": '{"even_batches": true}', "split_batches": True}),
     ),
-    Fails("portico/deprecated.py", "RetiredArguments._apply_retired", attempt=trains({"sharded_ddp": "simple"})),
+    Fails("portico/deprecated.py", "OlderArguments._read_removed", attempt=trains({"sharded_ddp": "simple"})),
     Fails(
         "portico/deprecated.py",
-        "RetiredArguments._pass_on",
+        "OlderArguments._set_successor",
         attempt=trains({"optim": "sgd", "adafactor": True}),
     ),
     Fails(
-        "portico/deprecated.py",
+        VALIDATION,
         "refuse_old_order",
         "list of callbacks",
         # Nothing calls them: transformers trains without their events.

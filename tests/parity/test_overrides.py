@@ -11,6 +11,7 @@ from transformers.trainer_utils import EvalLoopOutput
 import portico
 from models import Sequences, ToyDataset, pad_everything, tiny_gpt2
 from parity.peers import compare, untimed
+from portico.loop.overrides import ADDED_ARGUMENTS, LEFT_OUT
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "gradient_accumulation_steps": 3, "max_steps": 5}
 SAVED = {"save_strategy": "steps", "save_steps": 2, **EVALUATED}
@@ -386,6 +387,14 @@ def old_saving(trainer_class):
     return Old
 
 
+def old_evaluation(trainer_class):
+    class Old(trainer_class):
+        def evaluate(self, eval_dataset=None, metric_key_prefix="eval"):
+            return super().evaluate(eval_dataset, metric_key_prefix=metric_key_prefix)
+
+    return Old
+
+
 def old_log_save_evaluate(trainer_class):
     class Old(trainer_class):
         def _maybe_log_save_evaluate(self, tr_loss, grad_norm, model, trial, epoch, ignore_keys_for_eval):
@@ -423,6 +432,7 @@ OLD = {
         "_get_train_sampler": lambda hook, self, *args: torch.utils.data.SequentialSampler(self.train_dataset)
     },
     old_saving: {},
+    old_evaluation: {},
     old_log_save_evaluate: {"_maybe_log_save_evaluate": lambda hook, self, *args, **kwargs: hook(*args)},
     oldest_log_save_evaluate: {
         "_maybe_log_save_evaluate": lambda hook, self, *args, **kwargs: hook(*args[:-1], start_time=None)
@@ -442,6 +452,16 @@ def test_override_with_old_signature_warns_once(old, tmp_path):
         return type("Derived", (subclass,), {})
 
     compare(tmp_path, base=base, **SAVED)
+
+
+@pytest.mark.filterwarnings("ignore:.*in older versions of transformers:FutureWarning")
+def test_every_added_argument_is_left_out_by_an_override():
+    left_out = {hook: set() for hook in ADDED_ARGUMENTS}
+    for old in OLD:
+        subclass = old(portico.Trainer)
+        for hook in ADDED_ARGUMENTS:
+            left_out[hook] |= getattr(getattr(subclass, hook), LEFT_OUT, set())
+    assert left_out == ADDED_ARGUMENTS
 
 
 def test_old_compute_loss_is_mean_over_window(tmp_path):

@@ -36,7 +36,7 @@ from models import Line, Points
 from parity.peers import OWN_FIELDS, QUIET
 from parity.test_every_field import SCENARIOS
 from portico.arguments import argument_rules
-from portico.deprecated import RetiredArguments
+from portico.deprecated import OlderArguments
 
 
 class Integer(int):
@@ -170,7 +170,7 @@ FIELDS = [
     for field in dataclasses.fields(transformers.TrainingArguments)
     if field.init
     and field.name not in LEFT_OUT
-    and field.name not in {*OWN_FIELDS, *(old.name for old in dataclasses.fields(RetiredArguments))}
+    and field.name not in {*OWN_FIELDS, *(old.name for old in dataclasses.fields(OlderArguments))}
 ]
 # In the default run; a field takes two to twenty seconds.
 USUAL_FIELDS = ("learning_rate", "lr_scheduler_kwargs", "optim", "save_total_limit", "weight_decay")

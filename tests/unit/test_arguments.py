@@ -13,7 +13,7 @@ import portico
 from fresh_process import assert_runs_anew
 from models import toy_arguments, toy_trainer
 from portico.arguments import LightningPlacement, TrainingArguments, adopt_arguments, as_transformers_arguments
-from portico.deprecated import RetiredArguments
+from portico.deprecated import OlderArguments
 from releases import since_transformers
 
 
@@ -176,4 +176,4 @@ def test_adopted_arguments_have_the_fields_of_our_own_with_their_defaults():
 
 
 def _retired_fields():
-    return [field.name for field in dataclasses.fields(RetiredArguments)]
+    return [field.name for field in dataclasses.fields(OlderArguments)]

@@ -5,6 +5,7 @@ import inspect
 import json
 import warnings
 from types import SimpleNamespace
+from typing import ClassVar
 
 import huggingface_hub
 import numpy as np
@@ -15,7 +16,7 @@ import transformers
 import portico
 from models import Line, Points, toy_arguments, toy_trainer
 from portico.arguments import argument_rules, as_transformers_arguments
-from portico.deprecated import RENAMED, RetiredArguments
+from portico.deprecated import REMOVED, RENAMED, AcceptsOlderNames, Honoured, Ignored, OlderArguments, Refused, Sets
 from portico.experiments.settings import schema_of
 
 VALUES = {
@@ -51,19 +52,19 @@ def test_every_renamed_argument_has_a_value():
 @pytest.mark.parametrize("old", RENAMED)
 def test_renamed_argument_warns_once(old, kind, make):
     with pytest.warns(
-        FutureWarning, match=f"`{old}` is deprecated and will be removed in portico 2; use `{RENAMED[old]}`"
+        FutureWarning, match=f"`{old}` is deprecated and will be removed in portico 2; use `{RENAMED[old].new}`"
     ) as caught:
         args = make(kind, **{old: VALUES[old]})
     assert len(caught) == 1
     assert caught[0].filename == __file__
-    assert getattr(args, RENAMED[old]) == VALUES[old]
+    assert getattr(args, RENAMED[old].new) == VALUES[old]
     assert getattr(args, old) == VALUES[old]
     assert old not in args.to_dict()
 
 
 @pytest.mark.parametrize("old", sorted(RENAMED.keys() - {"no_cuda"}))
 def test_conflicting_names_are_rejected(old, make):
-    new = RENAMED[old]
+    new = RENAMED[old].new
     other = {"eval_strategy": "steps", "warmup_steps": 100}.get(new, type(VALUES[old])(2))
     with (
         pytest.warns(FutureWarning),
@@ -99,14 +100,26 @@ def test_warmup_ratio_of_one(make):
         make(warmup_ratio=1.5)
 
 
-def test_setting_renamed_attribute_warns(make):
-    args = make()
+@pytest.mark.parametrize("old", RENAMED)
+def test_setting_renamed_attribute_warns(old, make):
+    args, new = make(), RENAMED[old].new
     with pytest.warns(
-        FutureWarning,
-        match="`evaluation_strategy` is deprecated and will be removed in portico 2; use `eval_strategy`",
-    ):
-        args.evaluation_strategy = "steps"
-    assert args.eval_strategy == "steps"
+        FutureWarning, match=f"`{old}` is deprecated and will be removed in portico 2; use `{new}`"
+    ) as caught:
+        setattr(args, old, VALUES[old])
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert getattr(args, new) == getattr(args, old) == VALUES[old]
+
+
+def test_attribute_is_converted_as_an_argument_is(make):
+    args = make()
+    with pytest.warns(FutureWarning):
+        args.warmup_ratio = 1.0
+    assert args.get_warmup_steps(80) == 80
+    with pytest.warns(FutureWarning):
+        args.warmup_ratio = None
+    assert args.warmup_steps is None
 
 
 def test_current_names_do_not_warn(make):
@@ -128,11 +141,11 @@ def test_parser_accepts_renamed_options(old, tmp_path):
     parser = transformers.HfArgumentParser((OwnArguments,))
     line = ["--output_dir", str(tmp_path), "--report_to", "none", f"--{old}", str(VALUES[old])]
     with pytest.warns(
-        FutureWarning, match=f"`--{old}` is deprecated and will be removed in portico 2; use `--{RENAMED[old]}`"
+        FutureWarning, match=f"`--{old}` is deprecated and will be removed in portico 2; use `--{RENAMED[old].new}`"
     ) as caught:
         (args,) = parser.parse_args_into_dataclasses(line)
     assert len(caught) == 1
-    assert getattr(args, RENAMED[old]) == VALUES[old]
+    assert getattr(args, RENAMED[old].new) == VALUES[old]
 
 
 def test_parser_accepts_renamed_flag(tmp_path):
@@ -142,6 +155,19 @@ def test_parser_accepts_renamed_flag(tmp_path):
             ["--output_dir", str(tmp_path), "--report_to", "none", "--no-cuda"]
         )
     assert args.use_cpu
+
+
+def test_parser_accepts_renamed_options_of_fields_that_are_turned_off():
+    # As our arguments do on releases of transformers that still have the older field.
+    @dataclasses.dataclass
+    class Upstream(transformers.TrainingArguments):
+        warmup_ratio: ClassVar[None] = None
+
+    @dataclasses.dataclass
+    class Arguments(OlderArguments, Upstream, metaclass=AcceptsOlderNames):
+        pass
+
+    assert "--warmup-ratio" in transformers.HfArgumentParser(Arguments).format_help()
 
 
 def test_portico_command_line_knows_renamed_arguments():
@@ -188,9 +214,21 @@ REFUSED = {
 }
 
 
-def test_every_retired_argument_is_covered():
-    names = {field.name for field in dataclasses.fields(RetiredArguments)}
-    assert names == EXPRESSED.keys() | HONOURED.keys() | WITHOUT_EFFECT.keys() | REFUSED.keys()
+def test_every_removed_argument_has_a_value():
+    assert EXPRESSED.keys() == {name for name, rows in REMOVED.items() if isinstance(rows[-1], Sets)}
+    assert HONOURED.keys() == {name for name, rows in REMOVED.items() if isinstance(rows[-1], Honoured)}
+    assert WITHOUT_EFFECT.keys() == {name for name, rows in REMOVED.items() if isinstance(rows[-1], Ignored)}
+    assert REFUSED.keys() == {name for name, rows in REMOVED.items() if isinstance(rows[0], Refused)}
+    assert [name for name, rows in REMOVED.items() if len(rows) > 1] == ["fp16_backend", "half_precision_backend"]
+
+
+def test_every_older_argument_has_one_row():
+    assert REMOVED.keys() == {field.name for field in dataclasses.fields(OlderArguments)}
+    current = {field.name for field in dataclasses.fields(portico.TrainingArguments)} - REMOVED.keys()
+    assert not RENAMED.keys() & (current | REMOVED.keys())
+    targets = {row.new for row in RENAMED.values()}
+    targets |= {row.successor for rows in REMOVED.values() for row in rows if isinstance(row, Sets)}
+    assert targets <= current
 
 
 @pytest.mark.parametrize("name", EXPRESSED)
@@ -259,14 +297,14 @@ def test_removed_feature_is_rejected(name, make):
 def test_retired_defaults_do_not_warn(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        args = make(**{field.name: field.default for field in dataclasses.fields(RetiredArguments)})
-    assert not args.to_dict().keys() & RetiredArguments.__annotations__.keys()
+        args = make(**{field.name: field.default for field in dataclasses.fields(OlderArguments)})
+    assert not args.to_dict().keys() & OlderArguments.__annotations__.keys()
 
 
 def test_retired_arguments_are_not_saved(make):
     with pytest.warns(FutureWarning):
         plain = as_transformers_arguments(make(use_ipex=True))
-    assert not vars(plain).keys() & RetiredArguments.__annotations__.keys()
+    assert not vars(plain).keys() & OlderArguments.__annotations__.keys()
 
 
 def test_parser_accepts_retired_options(tmp_path):

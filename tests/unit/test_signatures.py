@@ -15,9 +15,9 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOu
 import portico
 from models import Line, Points, ToyDataset, tiny_bert, toy_trainer
 from parity.peers import OWN_FIELDS
-from portico.deprecated import RetiredArguments
+from portico.deprecated import OlderArguments
 from portico.loop.core import TrainerCore
-from portico.loop.validation import INSTEAD
+from portico.loop.overrides import INSTEAD
 
 pytestmark = pytest.mark.pinned
 
@@ -115,7 +115,7 @@ def test_argument_fields_and_defaults():
         for library in (transformers, portico)
     )
     added = ours.keys() - theirs.keys()
-    assert added == {*OWN_FIELDS} | RetiredArguments.__annotations__.keys()
+    assert added == {*OWN_FIELDS} | OlderArguments.__annotations__.keys()
     assert theirs.keys() <= ours.keys()
     for name, field in theirs.items():
         assert (field.default, field.init) == (ours[name].default, ours[name].init)

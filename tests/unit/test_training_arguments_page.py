@@ -8,7 +8,7 @@ from training_arguments import LIGHTNING, PAGE, SECTIONS, documented, page
 
 import portico
 from models import ToyDataset, tiny_bert, toy_arguments, toy_trainer
-from portico.deprecated import RENAMED, RetiredArguments, retired_treatments
+from portico.deprecated import REMOVED, RENAMED
 from portico.loop.validation import WITHOUT_EFFECT
 
 ARGUMENTS = (portico.TrainingArguments, portico.Seq2SeqTrainingArguments)
@@ -18,8 +18,8 @@ SET = {"local_rank": 0, "sortish_sampler": True}
 
 def test_docstrings_describe_every_field():
     fields = {field.name for arguments in ARGUMENTS for field in dataclasses.fields(arguments)}
-    assert not KNOWN.keys() & retired_treatments().keys()
-    fields -= retired_treatments().keys()
+    assert not KNOWN.keys() & REMOVED.keys()
+    fields -= REMOVED.keys()
     assert sorted(fields - KNOWN.keys()) == [], "say in the docstring of the class what these fields do here"
     assert sorted(KNOWN.keys() - fields) == [], "no such field"
     assert LIGHTNING.keys() | SECTIONS.keys() <= fields
@@ -33,9 +33,7 @@ def test_every_choice_is_described(name):
 
 
 def test_every_transformers_4_argument_has_a_row():
-    assert retired_treatments().keys() == {field.name for field in dataclasses.fields(RetiredArguments)}
-    names = [*retired_treatments(), *RENAMED]
-    assert all(page().count(f"\n| `{name}` |") == 1 for name in names)
+    assert all(page().count(f"\n| `{name}` |") == 1 for name in [*REMOVED, *RENAMED])
 
 
 def test_page_is_up_to_date():

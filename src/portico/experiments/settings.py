@@ -125,7 +125,8 @@ def _settings_of_arguments(target: type) -> GroupSchema:
         field.name: Setting(_default_of(field), rules.get(field.name), docs.get(field.name, ""))
         for field in _fields(target)
     }
-    return GroupSchema(known | {old: Setting(None, rules.get(old), f"Renamed to {RENAMED[old]}") for old in RENAMED})
+    older = {old: Setting(None, rules.get(old), f"Renamed to {row.new}") for old, row in RENAMED.items()}
+    return GroupSchema(known | older)
 
 
 def _settings_of_dataclass(target: type) -> GroupSchema:

@@ -17,7 +17,6 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from portico.arguments import TrainingArguments
-from portico.deprecated import names_unknown_arguments
 from portico.gradient_descent.arguments import (
     check_counts,
     check_limits,
@@ -52,6 +51,7 @@ from portico.gradient_descent.schedulers import (
 )
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 from portico.trust.disk import remove_stale_staging
+from portico.unknown_arguments import names_unknown_arguments
 
 logger = logging.getLogger(__name__)
 

@@ -49,6 +49,7 @@ from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
 from portico.loop.module import TrainerModule
 from portico.loop.outputs import loss_of
+from portico.loop.overrides import INSTEAD
 from portico.loop.plain_trainer import PlainTrainerBridge
 from portico.loop.plan import ResumePoint, RunPlan
 from portico.loop.run import (
@@ -61,7 +62,6 @@ from portico.loop.run import (
     log_training_start,
 )
 from portico.loop.validation import (
-    INSTEAD,
     check_best_metric,
     check_collator,
     check_examples,

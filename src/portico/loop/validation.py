@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
-from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -71,52 +70,8 @@ from portico.trust.names import LIGHTNING_LOGGERS, imported
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
-    from portico.compat.annotations import Callbacks, Optimizers
+    from portico.compat.annotations import Callbacks, ComputeMetrics, Optimizers
     from portico.loop.hooks import TrainerHooks
-
-# ---- The class: hooks of transformers.Trainer 5.23 that nothing calls here, since Lightning does their work ----
-
-_STEP_HOOKS = (
-    "`training_step`, `get_batch_samples` or a callback's `on_epoch_begin`, `on_step_begin` and `on_step_end`"
-)
-_PLACEMENT = "nothing, and choose a Lightning `strategy` in the training arguments"
-
-INSTEAD = {
-    "_build_accelerator_args": _PLACEMENT,
-    "_defer_fsdp_gradient_reduction": _PLACEMENT,
-    "_has_mixed_mesh_grads": "`_clip_grad_norm` and `_get_grad_norm`",
-    "_mixed_mesh_grad_norm": "`_clip_grad_norm` and `_get_grad_norm`",
-    "_prepare_context_parallel_inputs": "`_prepare_inputs`",
-    "_prepare_for_training": "`_wrap_model`, `create_optimizer` or `_load_optimizer_and_scheduler`",
-    "_run_epoch": _STEP_HOOKS,
-    "_sync_replicated_trainable_parameters": _PLACEMENT,
-    "_update_auto_batch_size": "`_inner_training_loop`, which gets the batch size",
-}
-
-
-def warn_of_misspelt_hooks(trainer_class: type, base: type) -> None:
-    """Warn about a method that nothing calls and whose name is nearly that of a method of ``base``."""
-    own = {
-        name: method
-        for kind in trainer_class.__mro__
-        if not kind.__module__.startswith("portico.")
-        for name, method in vars(kind).items()
-        if inspect.isfunction(method)
-    }
-    called = {name for method in own.values() for name in method.__code__.co_names}
-    hooks = [name for name, method in inspect.getmembers(base, inspect.isfunction) if name not in own]
-    for name in own:
-        nearest = get_close_matches(name, hooks, n=1, cutoff=_NEARLY_EQUAL)
-        if nearest and name not in called and not hasattr(base, name):
-            logger.warning(
-                f"`{trainer_class.__name__}.{name}` is called by nothing here; if it is to override "
-                f"`{nearest[0]}`, give it that name."
-            )
-
-
-# Of `difflib`: one letter of about ten.
-_NEARLY_EQUAL = 0.92
-
 
 # ---- Each part by itself ----
 
@@ -168,6 +123,18 @@ def check_part_kinds(
         raise InputTypeError(
             f"`optimizers` is a {type(optimizers).__name__}; give a tuple of an optimizer and a scheduler, instances "
             "of which each may be None."
+        )
+
+
+def refuse_old_order(compute_metrics: "ComputeMetrics | None") -> None:
+    """Refuse positional arguments in the order of transformers 4, with ``callbacks`` as ``compute_metrics``.
+
+    A ``compute_metrics`` in the position of ``compute_loss_func`` is explained when its call fails.
+    """
+    if isinstance(compute_metrics, list) and any(hasattr(item, "on_init_end") for item in compute_metrics):
+        raise InputTypeError(
+            "`compute_metrics` is a list of callbacks: transformers 5 takes `compute_loss_func` before "
+            "`compute_metrics`; give these and the rest by keyword."
         )
 
 

@@ -19,7 +19,7 @@ from models import Line, Points, PointStream, ToyDataset, UnknownColumn, tiny_be
 from parity.peers import QUIET
 from portico.arguments import READ_IN_EVALUATION, READ_IN_TRAINING, argument_rules
 from portico.checkpoint import writer
-from portico.deprecated import RetiredArguments
+from portico.deprecated import OlderArguments
 from portico.distributed.placement import PLACEMENT
 from portico.loop.validation import PASSED_ON
 from releases import since_transformers
@@ -438,7 +438,7 @@ OWN_ARGUMENTS = {
     one.name: kind
     for kind in (portico.ORTTrainingArguments, portico.IPUTrainingArguments, portico.TrainingArguments)
     for one in dataclasses.fields(kind)
-    if one.init and one.name not in {*SAID_OTHERWISE, *(old.name for old in dataclasses.fields(RetiredArguments))}
+    if one.init and one.name not in {*SAID_OTHERWISE, *(old.name for old in dataclasses.fields(OlderArguments))}
 }
 
 
