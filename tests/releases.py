@@ -1,7 +1,10 @@
 """Marks of tests that need a newer release than the lowest that is allowed, or another build."""
 
+from importlib.metadata import version
+
 import pytest
 import torch
+from packaging.version import Version
 
 from portico.compat.releases import is_before
 
@@ -12,6 +15,12 @@ def since_transformers(release: str) -> pytest.MarkDecorator:
 
 def since_torch(release: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(torch.__version__ < release, reason=f"needs torch {release}")
+
+
+def since_onnxruntime(release: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(
+        Version(version("onnxruntime")) < Version(release), reason=f"needs onnxruntime {release}"
+    )
 
 
 # Built for CUDA, the first backward pass starts threads, also where there is no GPU, and autograd refuses to work in a
