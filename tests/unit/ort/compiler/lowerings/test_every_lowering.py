@@ -126,7 +126,7 @@ def run_where_there_are_kernels(target, call, symbolic):
     return run_in_aten(target, call.args, call.kwargs) if found is None else found
 
 
-# Where older releases differ: kernels of ONNX Runtime for NaN and infinity, and what torch decomposes an operator into.
+# Where older releases differ: kernels of ONNX Runtime for NaN and infinity, and torch's decomposition of an operator.
 SINCE = {
     torch.ops.aten.erf.default: since_onnxruntime("1.28"),
     torch.ops.aten.max_pool2d_with_indices.default: since_onnxruntime("1.30"),
