@@ -123,7 +123,7 @@ class OptunaSweeper(Sweeper):
                 "leave it out.",
                 sweep["subdir"],
             )
-        self.bounds = {text: _bound(text) for text in self.constraints or ()}
+        self.bounds = {text: _parse_constraint(text) for text in self.constraints or ()}
 
     def _check_settings(self) -> None:
         rules = {name: setting.rule for name, setting in schema_of(type(self)).known.items()}
@@ -369,7 +369,7 @@ class OptunaSweeper(Sweeper):
                     f"The study does not fit the search space of this command ({error}); choose values as in the "
                     "command that began it, or set hydra.sweep.dir to another folder."
                 ) from error
-        space = {**self.space, **self._suggested(trial)}
+        space = {**self.space, **self._suggest_values(trial)}
         self._check_point(
             "The study", {key: value for key, value in trial.params.items() if key not in self.fixed}, space
         )
@@ -383,7 +383,7 @@ class OptunaSweeper(Sweeper):
         self.jobs[trial.number] = job
         return trial
 
-    def _suggested(self, trial: Any) -> Mapping[str, Any]:
+    def _suggest_values(self, trial: Any) -> Mapping[str, Any]:
         """Let the user's function suggest its values of a trial, and return their distributions by key."""
         import optuna
 
@@ -541,7 +541,7 @@ def _grid_values(key: str, one: Any) -> list[Any]:
     return [one.low + index * one.step for index in range(count)]
 
 
-def _bound(text: str) -> tuple[str, Any]:
+def _parse_constraint(text: str) -> tuple[str, Any]:
     """Return the metric of a constraint, and the function that returns by how much a value violates it."""
     parts = _CONSTRAINT.fullmatch(text)
     if parts is None:

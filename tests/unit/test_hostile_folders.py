@@ -33,7 +33,7 @@ from effects import outside, recorded_effects
 from fake_experiment import SearchedExperiment
 from fresh_process import environment
 from hostile_folders import RUN, canary_of
-from hydra_plugins.portico_launchers import logged
+from hydra_plugins.portico_launchers import log_output
 from models import toy_trainer
 from portico import InputError
 from portico.cli import compose
@@ -728,7 +728,7 @@ def test_names_with_characters_of_a_shell_are_only_names(name, harmless, command
     for command in ("report", "sweep", "replay", "job", "evaluate"):
         with suppress(InputError, SystemExit):
             commands[command](folder)
-    subprocess.run(logged([sys.executable, "-c", ""], folder / f"{name}.log", num_threads=1), check=True)
+    subprocess.run(log_output([sys.executable, "-c", ""], folder / f"{name}.log", num_threads=1), check=True)
     assert (folder / f"{name}.log").is_file()
     assert not [*tmp_path.glob("canary"), *folder.rglob("canary"), *Path().glob("canary")]
 

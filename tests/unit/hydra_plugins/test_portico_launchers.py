@@ -16,7 +16,7 @@ import pytest
 import fake_experiment
 from fresh_process import environment
 from hostile_folders import RUN, WAYS, detour, elsewhere_of, is_untouched
-from hydra_plugins.portico_launchers import CommandLauncher, JoblibLauncher, StartedJob, SubmititLauncher, logged
+from hydra_plugins.portico_launchers import CommandLauncher, JoblibLauncher, StartedJob, SubmititLauncher, log_output
 from portico.cli.jobs import SweepJob
 
 CHECKOUT = Path(__file__).parents[3]
@@ -186,7 +186,7 @@ def test_threads_of_a_job_are_those_of_the_user_if_there_are_any(monkeypatch, tm
     if of_the_user is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", of_the_user)
     show = [sys.executable, "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
-    subprocess.run(logged(show, tmp_path / "job.log", 3), check=True)
+    subprocess.run(log_output(show, tmp_path / "job.log", 3), check=True)
     assert (tmp_path / "job.log").read_text() == f"{expected}\n"
 
 
