@@ -94,7 +94,7 @@ SHARED_FUNCTIONS: Mapping[str, str] = {
     "join": "each command that starts processes has one, which they call",
     "example": "each format of questions has one",
     "questions": "formats whose entries hold several questions have one",
-    "lightning_placement": "AllenNLP's arguments are placed as training arguments are",
+    "resolve_placement": "AllenNLP's arguments are placed as training arguments are",
     "random_states": "of a recorded step, and of AllenNLP's checkpoints",
     "write_page": "the page of a comparison of libraries, and of runs",
 }

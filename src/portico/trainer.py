@@ -24,26 +24,15 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 from torch import nn
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
-from transformers import (
-    WEIGHTS_NAME,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-)
+from transformers import WEIGHTS_NAME, TrainerCallback, TrainerControl, TrainerState
 
 from portico import deprecated, hp_search, hub, observers
-from portico.arguments import TrainingArguments, as_transformers_arguments
+from portico.arguments import TrainingArguments, build_transformers_arguments
 from portico.checkpoint import resume, weights, writer
-from portico.checkpoint.engine_files import gathered_weights, lacks_weights, load_engine, save_engine
+from portico.checkpoint.engine_files import gather_weights, lacks_weights, load_engine, save_engine
 from portico.checkpoint.manifest import refresh_manifest
 from portico.compat import transformers as hf_compat
-from portico.compat.lightning import (
-    averaged_weights,
-    is_fast_dev_run,
-    launches_workers,
-    overfits,
-    publish_metrics,
-)
+from portico.compat.lightning import averaged_weights, is_fast_dev_run, launches_workers, overfits, publish_metrics
 from portico.compat.transformers import (
     EvalLoopOutput,
     HPSearchBackend,
@@ -53,7 +42,7 @@ from portico.compat.transformers import (
     logger,
 )
 from portico.compat.tree import map_tensors
-from portico.data.loaders import given_batch_size, move_to_device
+from portico.data.loaders import get_user_batch_size, move_to_device
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.model_parallel import ShardedStrategy, is_sharded
@@ -70,10 +59,7 @@ from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, set_training
 from portico.loop.plan import ResumePoint, RunPlan, limited_batches
-from portico.loop.run import (
-    fresh_state,
-    log_overridden_arguments,
-)
+from portico.loop.run import fresh_state, log_overridden_arguments
 from portico.loop.validation import (
     check_callback,
     check_collator,
@@ -467,7 +453,7 @@ class Trainer:
     ) -> "Loader":
         if isinstance(dataset, DataLoader):
             given: Any = self.accelerator.prepare(self._core.datamodule.given_loader(dataset, description))
-            given.own_batch_size = given_batch_size(dataset) or 0
+            given.own_batch_size = get_user_batch_size(dataset) or 0
             given.transfer = self._core.datamodule.transfer_of(dataset)
             return given
         loader = self._core.build_loader(
@@ -617,7 +603,7 @@ class Trainer:
                 self._hp_search_setup(trial)
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)
-                    self._train_batch_size = resume.resumed_batch_size(checkpoint, self.args) or self._train_batch_size
+                    self._train_batch_size = resume.read_batch_size(checkpoint, self.args) or self._train_batch_size
                 loop = partial(
                     self._inner_training_loop,
                     args=self.args,
@@ -1316,7 +1302,7 @@ class Trainer:
                 with averaged_weights(self._core.lightning_trainer):
                     self._save(folder)
             else:
-                self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
+                self._save(folder, state_dict=gather_weights(self.deepspeed, self.model))
                 # As transformers does; a whole checkpoint gets the states anyway.
                 if lacks_weights(self.deepspeed, self.model) and (not _internal_call or self.args.save_only_model):
                     save_engine(self.deepspeed, Path(folder), self.model)
@@ -1342,7 +1328,7 @@ class Trainer:
         if processor is not None:
             with staged_folder(folder, needs_unicode=True) as staging:
                 processor.save_pretrained(staging)
-        writer.save_arguments(as_transformers_arguments(self.args), str(folder))
+        writer.save_arguments(build_transformers_arguments(self.args), str(folder))
 
     # ---- Logging & Metrics ----
 
@@ -1445,7 +1431,7 @@ class Trainer:
             self,
             language=language,
             license=license,
-            tags=hub.with_earlier_tags(self.args.output_dir, tags),
+            tags=hub.add_earlier_tags(self.args.output_dir, tags),
             model_name=model_name,
             finetuned_from=finetuned_from,
             tasks=tasks,
@@ -1542,7 +1528,7 @@ class Trainer:
             ValueError: If the backend or a direction is unknown.
         """
         functions = {"hp_space": hp_space, "compute_objective": compute_objective, "hp_name": hp_name}
-        chosen, directions = hp_search.checked_search(
+        chosen, directions = hp_search.check_search(
             backend, direction, self.model_init, self.args.world_size, n_trials, functions
         )
         self.hp_search_backend = HPSearchBackend(chosen.name)
@@ -1575,7 +1561,7 @@ class Trainer:
             return
         backend = hp_search.search_backend(self.hp_search_backend)
         hp_search.apply_trial(self.args, backend.hyperparameters(trial, self.hp_space))
-        self._train_batch_size = given_batch_size(self.train_dataset) or self.args.train_batch_size
+        self._train_batch_size = get_user_batch_size(self.train_dataset) or self.args.train_batch_size
         self.create_accelerator_and_postprocess()
 
     def _report_to_hp_search(self, trial: "Trial", step: int, metrics: dict[str, float]) -> None:

@@ -647,26 +647,26 @@ FAILS = (
     Fails("portico/loop/outputs.py", "loss_of", attempt=trains(model=Lazy(WithoutLoss))),
     Fails(
         "portico/compat/tree.py",
-        "named_tensors",
+        "collect_tensors",
         attempt=evaluates(base=step_with(lambda number: {"a": "text"})),
     ),
     Fails("portico/imports.py", "lazy_exports.get", "module <package>", attempt=imports_unknown_name),
     # ---- Search ----
-    Fails("portico/hp_search.py", "checked_directions", attempt=searches(direction="up")),
-    Fails("portico/hp_search.py", "installed_backend", "You picked", attempt=searches(backend="wandb")),
+    Fails("portico/hp_search.py", "check_directions", attempt=searches(direction="up")),
+    Fails("portico/hp_search.py", "select_backend", "You picked", attempt=searches(backend="wandb")),
     Fails(
         "portico/hp_search.py",
-        "checked_search",
+        "check_search",
         "To use",
         attempt=searches(parts={"model": Line(), "model_init": None}),
     ),
     Fails(
         "portico/hp_search.py",
-        "checked_search",
+        "check_search",
         "number of trials",
         attempt=searches(n_trials="many", backend="optuna"),
     ),
-    Fails("portico/hp_search.py", "checked_search", "give a function", attempt=searches(hp_space=3, backend="optuna")),
+    Fails("portico/hp_search.py", "check_search", "give a function", attempt=searches(hp_space=3, backend="optuna")),
     # ---- Generation ----
     Fails(
         "portico/checkpoint/resume.py",
@@ -951,7 +951,7 @@ NAMED = (
     Named("portico/checkpoint/resume.py", "_check_options", error="ValueError", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/sharded.py", "_state_dict", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/sharded.py", "_shards", page=CHECKPOINTS, sentence=DAMAGE),
-    Named("portico/checkpoint/writer.py", "_restored", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/writer.py", "_restore_callback", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/trust/", page=SECURITY, sentence="`torch.load(weights_only=True)`, which is refused where"),
     Named(
         "portico/data/sources.py",
@@ -1011,7 +1011,7 @@ NAMED = (
     ),
     Named(
         "portico/hp_search.py",
-        "checked_search",
+        "check_search",
         "trains each trial on one",
         page=MIGRATION,
         sentence="Ray and Weights & Biases optimise one objective, and train each trial in one process",
@@ -1053,7 +1053,7 @@ SAYS = (
     # A list has no first three letters that Ray knows: it fails after all trials.
     Says(
         "portico/hp_search.py",
-        "checked_search",
+        "check_search",
         "is a list, but",
         peer="transformers.integrations.integration_utils",
         sentence="mode=direction[:3]",
@@ -1065,18 +1065,27 @@ SAYS = (
         sentence="Can't find a valid checkpoint at",
     ),
     Says(
-        STRATEGIES, "sharded_strategy", "choose a strategy", peer=TRAINING, sentence="together with --deepspeed is not"
+        STRATEGIES,
+        "resolve_sharding",
+        "choose a strategy",
+        peer=TRAINING,
+        sentence="together with --deepspeed is not",
     ),
     Says(
         STRATEGIES,
-        "_normalised",
+        "_normalize_fsdp",
         "does not shard",
         peer=ARGS,
         sentence="is only available with FSDP1",
     ),
-    Says(STRATEGIES, "_normalised", "has the word", peer=ARGS, sentence="Unknown `fsdp` option"),
+    Says(STRATEGIES, "_normalize_fsdp", "has the word", peer=ARGS, sentence="Unknown `fsdp` option"),
     Says(STRATEGIES, "_one_of", peer=ARGS, sentence="`auto_wrap_policy` must be one of"),
-    Says(STRATEGIES, "_sharing", peer=PARALLELISM, sentence="and Sequence Parallelism (SP) are mutually exclusive"),
+    Says(
+        STRATEGIES,
+        "_parse_sharing",
+        peer=PARALLELISM,
+        sentence="and Sequence Parallelism (SP) are mutually exclusive",
+    ),
     Says(STRATEGIES, "_mesh_sizes", "is not a number of", peer=PARALLELISM, sentence="must be at least 1, but got"),
     Says(STRATEGIES, "refuse_other_replicas", "does not divide", peer=PARALLELISM, sentence="does not match"),
     Says(STRATEGIES, "refuse_other_replicas", "asks for", peer=PARALLELISM, sentence="does not match"),
@@ -1107,7 +1116,7 @@ SAYS = (
     ),
     Says(
         "portico/data/loaders.py",
-        "_concatenated",
+        "_concatenate",
         peer="accelerate.data_loader",
         sentence="You can't use batches of different size with `dispatch_batches=True`",
     ),
@@ -1125,13 +1134,13 @@ SAYS = (
     ),
     Says(
         "portico/distributed/processes.py",
-        "launched_processes",
+        "count_launched_processes",
         peer="lightning.fabric.plugins.environments.slurm",
         sentence="in your SLURM bash script, but this variable is not supported",
     ),
     Says(
         "portico/hp_search.py",
-        "installed_backend",
+        "select_backend",
         "No hyperparameter",
         peer="transformers.hyperparameter_search",
         sentence="No hyperparameter search backend available",
@@ -1151,7 +1160,7 @@ SAYS = (
     ),
     Says(
         "portico/seq2seq.py",
-        "padding_token",
+        "find_padding_token",
         peer="transformers.trainer_seq2seq",
         sentence="Pad_token_id must be set in the configuration of the model",
     ),
@@ -1169,7 +1178,10 @@ SAYS = (
         sentence="Trainer cannot instantiate unsupported optimizer",
     ),
     Says(
-        "portico/checkpoint/sharded.py", "stored_weights", peer=TRAINING, sentence="Can't find a valid checkpoint at"
+        "portico/checkpoint/sharded.py",
+        "find_weight_files",
+        peer=TRAINING,
+        sentence="Can't find a valid checkpoint at",
     ),
     Says(
         "portico/checkpoint/sharded.py",
@@ -1851,7 +1863,7 @@ OURS = (
         "_refuse_names_elsewhere",
         reason="files of a model that name others outside of its folder: SECURITY.md says that none is read",
     ),
-    Ours("portico/compat/lightning.py", "_without_steering", reason="the user's own exception, raised again"),
+    Ours("portico/compat/lightning.py", "_forbid_steering", reason="the user's own exception, raised again"),
     Ours("portico/loop/evaluation.py", "run_evaluation", reason="the user's own exception, raised again"),
     Ours("portico/loop/run.py", "fit", "", error="error.original", reason="the user's own exception, raised again"),
     Ours("portico/loop/run.py", "fit", "ended before its first step", reason="callbacks of Lightning"),
@@ -1862,7 +1874,7 @@ OURS = (
     ),
     Named(
         "portico/data/loaders.py",
-        "until_end",
+        "iterate_to_end",
         page="docs/concepts/bit_identical.md",
         sentence="A dataset or a collator that raises `StopIteration`",
     ),
@@ -1910,7 +1922,7 @@ OURS = (
     Ours(STRATEGIES, "refuse_sharded_weights", reason="a strategy object of Lightning", names=("strategy",)),
     Ours(STRATEGIES, "refuse_own_backward", reason="a strategy object of Lightning", names=("strategy",)),
     Ours(STRATEGIES, "refuse_other_replicas", "splits sequences under", reason=FACADE, names=("strategy",)),
-    Ours(STRATEGIES, "sharded_strategy", "shards the model, and", reason=FACADE, names=("strategy",)),
+    Ours(STRATEGIES, "resolve_sharding", "shards the model, and", reason=FACADE, names=("strategy",)),
     # ---- Rooms without a peer in transformers ----
     Ours("portico/errors.py", reason="names what another error does not: its extra, its folder, the key of a command"),
     Ours("portico/data/defects.py", reason=READING, names=("skip_invalid",)),

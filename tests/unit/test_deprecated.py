@@ -14,7 +14,7 @@ import transformers
 
 import portico
 from models import Line, Points, toy_arguments, toy_trainer
-from portico.arguments import argument_rules, as_transformers_arguments
+from portico.arguments import argument_rules, build_transformers_arguments
 from portico.deprecated import RENAMED, RetiredArguments
 from portico.experiments.settings import schema_of
 
@@ -265,7 +265,7 @@ def test_retired_defaults_do_not_warn(make):
 
 def test_retired_arguments_are_not_saved(make):
     with pytest.warns(FutureWarning):
-        plain = as_transformers_arguments(make(use_ipex=True))
+        plain = build_transformers_arguments(make(use_ipex=True))
     assert not vars(plain).keys() & RetiredArguments.__annotations__.keys()
 
 

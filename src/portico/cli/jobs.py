@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from portico.cli.folders import recorded_settings, refuse_running
 from portico.data.defects import shorten
-from portico.distributed.children import ending_with_this
+from portico.distributed.children import build_child_environment
 from portico.errors import InputError, is_first_process, is_started_by_srun, printable
 from portico.trust.disk import read_text, write_text
 from portico.trust.names import TARGET
@@ -366,7 +366,7 @@ def environment_of_job() -> dict[str, str]:
 def start_process(job: SweepJob, command: Sequence[str] | None = None) -> subprocess.Popen[bytes]:
     """Start the job in a new session, so that all its processes can be ended; by default with the current command."""
     command = command or command_of_job(cast(DictConfig, HydraConfig.get()), job.folder)
-    return subprocess.Popen(command, env=ending_with_this(environment_of_job()), start_new_session=True)
+    return subprocess.Popen(command, env=build_child_environment(environment_of_job()), start_new_session=True)
 
 
 def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:

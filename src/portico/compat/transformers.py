@@ -59,11 +59,7 @@ if TYPE_CHECKING:
         packed_sequence_mask_function,
     )
     from transformers.modelcard import TrainingSummary
-    from transformers.modeling_outputs import (
-        BaseModelOutput,
-        QuestionAnsweringModelOutput,
-        Seq2SeqLMOutput,
-    )
+    from transformers.modeling_outputs import BaseModelOutput, QuestionAnsweringModelOutput, Seq2SeqLMOutput
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
@@ -287,7 +283,7 @@ def mask_function(name: str) -> "Callable[..., Any]":
     return found
 
 
-def within_packed(pattern: "Callable[..., Any]", packed_BL: "torch.Tensor") -> "Callable[..., Any]":
+def restrict_to_packed(pattern: "Callable[..., Any]", packed_BL: "torch.Tensor") -> "Callable[..., Any]":
     """Return the mask ``pattern`` restricted to the positions of one of several sequences in a row."""
     return _names.and_masks(pattern, _names.packed_sequence_mask_function(packed_BL))
 
@@ -337,7 +333,7 @@ def sum_gradients_of_replicated(model: nn.Module, mesh: "DeviceMesh") -> None:
     """
     group = mesh.get_group()
 
-    def summed(gradient: "torch.Tensor") -> "torch.Tensor":
+    def sum_gradient(gradient: "torch.Tensor") -> "torch.Tensor":
         gradient = gradient.clone()
         distributed.all_reduce(gradient, group=group)
         return gradient
@@ -346,7 +342,7 @@ def sum_gradients_of_replicated(model: nn.Module, mesh: "DeviceMesh") -> None:
     def hook_parameters(module: nn.Module, inputs: object, hooked: dict[str, nn.Parameter]) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and hooked.get(name) is not parameter:
-                parameter.register_hook(summed)
+                parameter.register_hook(sum_gradient)
                 hooked[name] = parameter
 
     for module in model.modules():

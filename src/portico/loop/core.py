@@ -35,7 +35,7 @@ from portico.checkpoint.manifest import STATE_FILE
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import averaged_weights, launches_workers
 from portico.compat.transformers import EvalLoopOutput, TrainOutput, logger
-from portico.data.loaders import given_batch_size
+from portico.data.loaders import get_user_batch_size
 from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect
@@ -198,7 +198,7 @@ class TrainerCore:
         trainer.control = TrainerControl()
         trainer.state = fresh_state(trainer)
         trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
-        trainer._train_batch_size = given_batch_size(trainer.train_dataset) or trainer.args.train_batch_size
+        trainer._train_batch_size = get_user_batch_size(trainer.train_dataset) or trainer.args.train_batch_size
         trainer.control = trainer.callback_handler.on_init_end(trainer.args, trainer.state, trainer.control)
         # As in transformers 5.23: keys and values cached by a decoder are not used in training.
         config: Any = getattr(trainer.model, "config", None)

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from portico.arguments import correction_names, metric_key
-from portico.checkpoint.resume import restore_order, saved_position
+from portico.checkpoint.resume import read_position, restore_order
 from portico.compat.transformers import find_batch_size, has_length, logger
 from portico.compat.tree import is_per_example, map_tensors
 from portico.data.loaders import (
@@ -326,7 +326,7 @@ class Corrections:
     def _position(self, plan: "RunPlan", checkpoint: str, *, size: int, is_stream: bool) -> tuple[int, int] | None:
         """Return the epoch of a checkpoint and how many of its examples were seen; ``None`` if that is unknown."""
         state, args = self._trainer.state, self._trainer.args
-        position, num_processes = saved_position(checkpoint)
+        position, num_processes = read_position(checkpoint)
         if position is None:
             # Of transformers, whose checkpoints have the batch size of a process and a file of random states for each,
             # but not the accumulation, with which the steps over a stream would be counted.

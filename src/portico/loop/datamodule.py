@@ -29,15 +29,15 @@ from torch.utils.data import (
 
 from portico.compat import transformers as hf_compat
 from portico.compat.accelerate import GradientState
-from portico.compat.lightning import overfits, without_shuffling
+from portico.compat.lightning import disable_shuffling, overfits
 from portico.compat.transformers import logger
 from portico.data.loaders import (
     DataLoaderShard,
     SkipBatchSampler,
     StreamShardsLoader,
-    given_batch_size,
+    get_user_batch_size,
+    iterate_to_end,
     num_own_shares,
-    until_end,
 )
 from portico.data.sharding import BatchSamplerShard
 from portico.errors import InputError
@@ -123,7 +123,7 @@ class EvaluationFeed:
         if isinstance(self.loader, StreamShardsLoader):
             self.loader.must_be_even = True
         try:
-            batches = until_end(iter(self.loader))
+            batches = iterate_to_end(iter(self.loader))
             yield from batches if self.is_whole else islice(batches, self.num_batches)
         finally:
             # Lightning does not read to the end, where the accelerator would stop tracking the last batch's size.
@@ -346,14 +346,14 @@ class TrainerDataModule(pl.LightningDataModule):
         if is_training and args.train_sampling_strategy != "random":
             different.append(f"train_sampling_strategy={args.train_sampling_strategy!r}")
         message = (
-            f"The {description} loader is used as it is, with batches of {given_batch_size(loader)}: "
+            f"The {description} loader is used as it is, with batches of {get_user_batch_size(loader)}: "
             f"{', '.join(different)} has no effect on it; set it in the loader."
         )
         if different and message not in self._announced:
             self._announced.add(message)
             logger.warning(message)
         repeats = is_training and overfits(self.hf_trainer._core.lightning_trainer)
-        return without_shuffling(loader) if repeats else loader
+        return disable_shuffling(loader) if repeats else loader
 
     def build_loader(
         self,

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers import get_scheduler
 
 from portico.compat import transformers as hf_compat
-from portico.distributed.model_parallel import by_mesh
+from portico.distributed.model_parallel import group_by_mesh
 from portico.errors import InputError, InputTypeError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) 
         {"params": [parameter for name, parameter in trainable if name in chosen], "weight_decay": weight_decay},
         {"params": [parameter for name, parameter in trainable if name not in chosen], "weight_decay": 0.0},
     ]
-    if len(by_mesh(parameter for _, parameter in trainable)) == 1:
+    if len(group_by_mesh(parameter for _, parameter in trainable)) == 1:
         return groups
-    return [{**group, "params": same} for group in groups for same in by_mesh(group["params"]).values()]
+    return [{**group, "params": same} for group in groups for same in group_by_mesh(group["params"]).values()]
 
 
 def build_optimizer(

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from portico.compat.transformers import logger
-from portico.compat.tree import map_tensors, named_tensors
+from portico.compat.tree import collect_tensors, map_tensors
 from portico.errors import InputError, InputRuntimeError
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class OutputBuffer:
                 self._only = GrowingArray(**self._options)
             self._only.append(tensors)
             return
-        outputs = named_tensors(tensors)
+        outputs = collect_tensors(tensors)
         if not self._columns and self._only is None:
             self._columns = {name: GrowingArray(**self._options) for name in outputs}
             self._form = map_tensors(lambda tensor: tensor.new_empty(0), tensors)
@@ -227,7 +227,7 @@ class OutputBuffer:
             # Lists come from objects of several processes: entries that only some batches have are dropped, as
             # transformers does.
             length = min(len(tensors), len(self._form))
-            self._form, outputs = self._form[:length], named_tensors(tensors[:length])
+            self._form, outputs = self._form[:length], collect_tensors(tensors[:length])
             self._columns = {name: column for name, column in self._columns.items() if name in outputs}
         if self._only is None and self._columns.keys() < outputs.keys() and isinstance(tensors, Mapping):
             # As transformers does: later batches may have more outputs than the first, which are left out.

@@ -106,20 +106,14 @@ from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
 from portico.data.loaders import (
     DataLoaderShard,
+    iterate_to_end,
     num_examples_in_round,
     skip_first_batches,
     skip_first_examples,
-    until_end,
 )
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
-from portico.distributed.processes import (
-    Declarations,
-    begin_call,
-    inside_worker,
-    kill_children,
-    kill_children_on_error,
-)
+from portico.distributed.processes import Declarations, begin_call, is_in_worker, kill_children, kill_children_on_error
 from portico.distributed.signals import disable_sigterm_handler, ending_plainly, stop_between_batches
 from portico.errors import InputError
 from portico.loop.lean import use_lean_loops
@@ -164,7 +158,7 @@ class EventBridge(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run.begin()
         # Lightning skips `on_train_epoch_start` for an epoch resumed in the middle (`_FitLoop.on_advance_start`).
-        if lightning_compat.restarted_mid_epoch(trainer):
+        if lightning_compat.is_restarted_mid_epoch(trainer):
             self.run.begin_epoch(trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -421,10 +415,10 @@ class TrainingRun:
                 self.checkpoint, loader, self.epoch, restore=restore if late_rng else None
             )
         if trainer.args.save_strategy != "no":
-            self.epoch_start = EpochStart.of(loader, trainer.args)
+            self.epoch_start = EpochStart.capture(loader, trainer.args)
             if "resume_order" in self.core.corrections:
                 self.epoch_start.watch(loader, trainer.args)
-        batches = until_end(iter(loader))
+        batches = iterate_to_end(iter(loader))
         last_step = plan.num_update_steps_per_epoch - 1
         for update_step in range(first_update_step, last_step + 1):
             self._follow_arguments()
@@ -760,7 +754,7 @@ def build_lightning_trainer(
     lightning_compat.keep_loss_scale(pl_trainer)
     lightning_compat.end_loops_with_the_data(pl_trainer)
     lightning_compat.resume_when_told(pl_trainer)
-    if inside_worker():
+    if is_in_worker():
         lightning_compat.drop_launcher(pl_trainer.strategy)
     if args.enable_jit_checkpoint:
         disable_sigterm_handler(pl_trainer)

@@ -460,7 +460,7 @@ def check_lightning_kwargs(given: Mapping[str, Any] | None) -> dict[str, Any]:
         if rule is not None and not (rule.allows(given[name]) or isinstance(given[name], Profiler)):
             raise InputError(
                 f"`lightning_kwargs` sets `{name}={given[name]!r}`, which cannot be used; set it to "
-                f"{rule.in_python()}."
+                f"{rule.describe_in_python()}."
             )
     options = dict(given or {})
     # `predict` runs in Lightning's test loop, so its limit is a limit on test batches.
@@ -564,7 +564,7 @@ def check_numbers(args: TrainingArguments, stage: Stage = "construction") -> Non
         is_unused = name == "num_train_epochs" and args.max_steps > 0
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and not is_unused and not dataclasses.replace(rule, kinds=(float,)).allows(value):
-            raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule.in_python()}.")
+            raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule.describe_in_python()}.")
 
 
 def warn_of_unusual_numbers(args: TrainingArguments) -> None:

@@ -13,7 +13,7 @@ from portico.data.sources import (
     csv_rows,
     entries,
     load_hub_split,
-    numbered,
+    number_records,
     open_text,
     parquet_rows,
     paths_of,
@@ -152,7 +152,7 @@ def _read_all(
         if hasattr(rows, "iloc") and hasattr(rows, "to_dict"):  # a DataFrame, which would yield its columns' names
             rows = rows.to_dict("records")
         ids = _UniqueIds(may_repeat=ids_may_repeat)
-        return _read(Defects("The dataset", skip_invalid=skip_invalid), _as_json(numbered(rows)), one, ids)
+        return _read(Defects("The dataset", skip_invalid=skip_invalid), _as_json(number_records(rows)), one, ids)
     paths = paths_of(names)
     for path in paths:
         if path.suffix in _NOT_READ:
@@ -167,7 +167,7 @@ def _read_all(
         defects = Defects(path, skip_invalid=skip_invalid)
         with stored_dataset(path) as dataset:
             if dataset is not None:
-                examples += _read(defects, numbered(dataset), one, ids)
+                examples += _read(defects, number_records(dataset), one, ids)
                 continue
         language = squad.language_of_file(path.name)
         if path.suffix == ".parquet":

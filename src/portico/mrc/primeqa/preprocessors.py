@@ -19,7 +19,7 @@ import numpy.typing as npt
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from portico.data.defects import Defects
-from portico.data.sources import import_datasets, numbered
+from portico.data.sources import import_datasets, number_records
 from portico.errors import InputError, InputTypeError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets import natural_questions, squad, tydi
@@ -420,7 +420,7 @@ def _with_one_passage(raw: Mapping[str, Any], identifier: object, spans: Sequenc
 
 def _flat_squad(dataset: "Dataset") -> Iterator[Mapping[str, Any]]:
     defects = Defects("The dataset", skip_invalid=False)
-    for place, row in numbered(dataset):
+    for place, row in number_records(dataset):
         for article in row["data"] if isinstance(row["data"], list) else [row["data"]]:
             for _, question in squad.questions(place, article, defects):
                 record = squad.example(question)
