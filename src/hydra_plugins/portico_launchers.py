@@ -32,7 +32,7 @@ from portico.cli.jobs import (
     SweepJob,
     command_of_job,
     end_processes,
-    prepared_job,
+    prepare_job,
     start_process,
     threads_of_each,
 )
@@ -113,7 +113,7 @@ class CommandLauncher(Launcher, ABC):
         """Start jobs and return at once."""
         jobs = []
         for number, overrides in enumerate(job_overrides, initial_job_idx):
-            composed, job = prepared_job(self.hydra_context, self.config, overrides, number)
+            composed, job = prepare_job(self.hydra_context, self.config, overrides, number)
             job.write()
             command, log = command_of_job(composed.hydra, job.folder), job.folder / LOG_FILE
             remove_detour(log)

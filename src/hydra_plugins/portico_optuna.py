@@ -377,7 +377,7 @@ class OptunaSweeper(Sweeper):
         trial.set_user_attr(_WORKER, f"{socket.gethostname()}:{os.getpid()}")
         trial.set_user_attr(_FOLDER, str(self.folder))
         overrides = list(filter_overrides(self._overrides(trial)))
-        job = SweepJob.of(self.folder / str(trial.number), trial.number, overrides)
+        job = SweepJob.find_or_create(self.folder / str(trial.number), trial.number, overrides)
         job.trial = cast(ReportedTrial, {**self.reporting, "id": trial._trial_id})
         job.write()
         self.jobs[trial.number] = job

@@ -23,7 +23,7 @@ from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedModel, Pr
 from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError, naming
 from portico.experiments.from_scratch import check_unshaped, fields_of
-from portico.experiments.settings import further_keys, schema_of, setting, without_further_keys
+from portico.experiments.settings import collect_further_keys, further_keys, schema_of, setting
 from portico.loop.model_setup import set_attention
 from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
@@ -193,7 +193,7 @@ def load_sources(data: Any) -> list[Source]:
     if isinstance(data, Mapping):
         values = {key: value for key, value in data.items() if key != TARGET}
         target = import_target(f"data.{TARGET}", data.get(TARGET) or MRCData)
-        data = target(**without_further_keys(target, values))
+        data = target(**collect_further_keys(target, values))
     loaded = data.load()
     sources = loaded if isinstance(loaded, list) else [loaded]
     for source in sources:

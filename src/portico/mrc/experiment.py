@@ -29,7 +29,7 @@ from portico.experiments.experiment import (
     path_of,
     print_scores,
 )
-from portico.experiments.settings import shown_settings
+from portico.experiments.settings import list_settings
 from portico.mrc.config import (
     PREPROCESS_KEYS,
     EncoderModel,
@@ -254,7 +254,7 @@ class MRCExperiment(TrainerExperiment):
 
     def _shown_settings(self, trainer: MRCTrainer) -> dict[str, Mapping[str, Any]]:
         train, validation = self.examples
-        shown = {name: shown_settings(getattr(self, name)) for name in ("model", "data", "preprocess", "postprocess")}
+        shown = {name: list_settings(getattr(self, name)) for name in ("model", "data", "preprocess", "postprocess")}
         shown["model"]["parameters"] = trainer.get_num_trainable_parameters()
         shown["data"] |= {"train questions": len(train), "validation questions": len(validation)}
         return {**shown, "args": getattr(self.args, "keywords", {})}
@@ -308,7 +308,7 @@ class MRCExperiment(TrainerExperiment):
         with naming(PREPROCESS_KEYS):
             examples, features = question_windows(window_featurizer(reader.tokenizer, self.preprocess), *fields)
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
-        args = self.training_arguments(**NOT_WITHOUT_TRAINING)
+        args = self.build_arguments(**NOT_WITHOUT_TRAINING)
         answered = self._inference(reader, args).answers(post_processing, examples, features)
         if not args.should_save:
             return None
@@ -331,7 +331,7 @@ class MRCExperiment(TrainerExperiment):
 
     def _generated(self, asked: Examples) -> list[dict[str, Any]] | None:
         """Return the answers that the model generates, in the first process."""
-        args = self.training_arguments(**NOT_WITHOUT_TRAINING, predict_with_generate=True)
+        args = self.build_arguments(**NOT_WITHOUT_TRAINING, predict_with_generate=True)
         model, tokenizer = self.model.load((), self.preprocess)
         questions: list[Any] = [{**record, "answers": {"text": [], "answer_start": []}} for record in asked]
         parts = self.preprocess.trainer_parts([Source(questions[:1], questions)], model, tokenizer)

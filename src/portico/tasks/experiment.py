@@ -35,19 +35,10 @@ from portico.experiments.experiment import (
     load_model,
     print_scores,
 )
-from portico.experiments.settings import shown_settings
+from portico.experiments.settings import list_settings
 from portico.loop.metrics import TorchMetrics
 from portico.report.charts import Series, curve, training_charts
-from portico.report.page import (
-    REPORT_PAGE,
-    Section,
-    Tile,
-    html_table,
-    macros,
-    render_page,
-    scores_of,
-    settings_panels,
-)
+from portico.report.page import REPORT_PAGE, Section, Tile, html_table, macros, render_page, scores_of, settings_panels
 from portico.tasks.classification import TextClassification
 from portico.tasks.data import TaskData
 from portico.tasks.models import SmallBert
@@ -182,9 +173,9 @@ class TaskExperiment(TrainerExperiment):
         metrics.update(EvalPrediction(*tensors))
         return dict(metrics.compute())
 
-    def evaluated(self, trainer: Trainer) -> dict[str, float]:
+    def evaluate_trainer(self, trainer: Trainer) -> dict[str, float]:
         """Evaluate and return the metrics, including the ``perplexity`` of language models."""
-        return self.intermediate_metrics(super().evaluated(trainer))
+        return self.intermediate_metrics(super().evaluate_trainer(trainer))
 
     def intermediate_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         return {**metrics, **self.task.further_scores(metrics)}
@@ -231,7 +222,7 @@ class TaskExperiment(TrainerExperiment):
             for name in scores
             if name != "loss"
         }
-        settings = {name: shown_settings(getattr(self, name)) for name in ("task", "data", "model")}
+        settings = {name: list_settings(getattr(self, name)) for name in ("task", "data", "model")}
         settings["model"]["parameters"] = trainer.get_num_trainable_parameters()
         return render_page(
             title,

@@ -170,7 +170,7 @@ def test_the_log_of_a_job_is_new_where_its_name_leads_elsewhere(way, tmp_path, m
     job = SweepJob(folder=tmp_path / RUN, number=0, overrides=[])
     detour(job.folder / "job.log", way)
     composed = SimpleNamespace(hydra=None)
-    monkeypatch.setattr("hydra_plugins.portico_launchers.prepared_job", lambda *_: (composed, job))
+    monkeypatch.setattr("hydra_plugins.portico_launchers.prepare_job", lambda *_: (composed, job))
     monkeypatch.setattr("hydra_plugins.portico_launchers.command_of_job", lambda *_: ["echo", "ours"])
     launcher = CommandsAlone()
     launcher.setup(hydra_context=None, task_function=None, config=None)
