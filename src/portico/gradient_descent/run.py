@@ -71,7 +71,7 @@ from portico.gradient_descent.batches import (
 )
 from portico.gradient_descent.checkpointer import TrainerCheckpoint
 from portico.gradient_descent.construction import ConfigurationError
-from portico.gradient_descent.metrics import LossSums, epoch_metrics, gpu_memory_mb, peak_memory_mb, running_metrics
+from portico.gradient_descent.metrics import LossSums, collect_metrics, epoch_metrics, gpu_memory_mb, peak_memory_mb
 from portico.loop.core import TrainerCore
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.model_setup import prepared_for_training
@@ -238,7 +238,7 @@ class DescentRun(TrainingRun):
             gd_trainer.moving_average.apply(progress.total_batches)
         progress.batches_in_epoch_completed += 1
         progress.sums.end_batch()
-        metrics = running_metrics(gd_trainer.model, progress.sums)
+        metrics = collect_metrics(gd_trainer.model, progress.sums)
         writer = gd_trainer.tensorboard_writer
         if writer is not None and gd_trainer.is_primary:
             model = gd_trainer.model
@@ -334,7 +334,7 @@ class ValidationSession(EvaluationSession):
         gd_trainer.batch_callbacks(
             batch_inputs=[inputs],
             batch_outputs=[outputs],
-            batch_metrics=running_metrics(gd_trainer.model, self.sums),
+            batch_metrics=collect_metrics(gd_trainer.model, self.sums),
             epoch=gd_trainer.progress.epochs_completed,
             batch_number=self.sums.num_batches,
             is_training=False,
@@ -496,7 +496,7 @@ class LoopTrainer(Trainer, core=LoopCore):
 # ---- Recovery ----
 
 
-def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
+def capture_training(trainer: "GradientDescentTrainer") -> dict[str, Any]:
     """Return everything but the weights that ``trainer`` needs to resume as if it had never stopped.
 
     While the moving averages are assigned, their state contains the trained weights.

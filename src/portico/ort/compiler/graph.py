@@ -192,7 +192,7 @@ class Graph:
             return value
         return self.op("Transpose", value, perm=list(permutation))
 
-    def transposed_from(self, value: Value, permutation: Sequence[int]) -> Value | None:
+    def find_transposed(self, value: Value, permutation: Sequence[int]) -> Value | None:
         """Return what ``value`` is a transpose of, if it is one by ``permutation``."""
         made = next((node for node in self.nodes if value.name in node.output), None)
         if made is None or made.op_type != "Transpose" or list(made.attribute[0].ints) != list(permutation):
