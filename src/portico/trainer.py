@@ -58,7 +58,7 @@ from portico.loop.evaluation import run_evaluation
 from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, set_training
-from portico.loop.plan import ResumePoint, RunPlan, limited_batches
+from portico.loop.plan import ResumePoint, RunPlan, limit_batches
 from portico.loop.run import fresh_state, log_overridden_arguments
 from portico.loop.validation import (
     check_callback,
@@ -330,7 +330,7 @@ class Trainer:
         self.args = prepare_arguments(args)
         options = observers.options()
         added = [made_part(part) for part in options.callbacks]
-        added_loggers = [model_setup.made_logger(logger, self.args.output_dir) for logger in options.loggers]
+        added_loggers = [model_setup.make_logger(logger, self.args.output_dir) for logger in options.loggers]
         callbacks = [*(callbacks or []), *(part for part in added if not isinstance(part, Callback))]
         self._core = self.__core_class(
             self,
@@ -528,7 +528,7 @@ class Trainer:
         args: TrainingArguments, model: nn.Module | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Return the class and the keyword arguments of the optimizer named by ``args.optim``."""
-        return optim.named_optimizer(args, model)
+        return optim.resolve_optimizer(args, model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of the parameters that weight decay applies to."""
@@ -540,11 +540,11 @@ class Trainer:
 
     def get_learning_rates(self) -> list[float]:
         """Return the learning rate of every parameter group."""
-        return [group["lr"] for group in self._core.existing_optimizer().param_groups]
+        return [group["lr"] for group in self._core.require_optimizer().param_groups]
 
     def get_optimizer_group(self, param: torch.Tensor | None = None) -> Any:
         """Return the parameter group of ``param``; without ``param``, the parameters of every group."""
-        groups = self._core.existing_optimizer().param_groups
+        groups = self._core.require_optimizer().param_groups
         if param is None:
             return [group["params"] for group in groups]
         return next((group for group in groups if any(member is param for member in group["params"])), None)
@@ -655,7 +655,7 @@ class Trainer:
         point = ResumePoint()
         if resumed is not None:
             self._core.adopt_state(resumed)
-            point = ResumePoint.after(
+            point = ResumePoint.locate(
                 resumed.global_step,
                 num_update_steps_per_epoch=num_update_steps_per_epoch,
                 gradient_accumulation_steps=self.args.gradient_accumulation_steps,
@@ -671,7 +671,7 @@ class Trainer:
         """
         logger.info("Training completed.")
         self._core.finish_checkpoint()
-        self._total_loss_scalar += self._core.corrections.unlogged_loss(self._tr_loss)
+        self._total_loss_scalar += self._core.corrections.sum_unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, to avoid dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
@@ -737,7 +737,7 @@ class Trainer:
         if every is not None and self.state.global_step % every == 0 and torch.accelerator.is_available():
             torch.accelerator.empty_cache()
         if share is not None:
-            loss = share.of(loss)
+            loss = share.scale(loss)
         elif not is_summed and self.current_gradient_accumulation_steps != 1:
             # The real size of the window: the last one of an epoch may have fewer batches.
             loss = loss / self.current_gradient_accumulation_steps
@@ -904,7 +904,7 @@ class Trainer:
         num_batches, num_examples = len(dataloader) if has_length(dataloader) else None, None
         if num_batches:
             num_examples = self.num_examples(dataloader)
-        limited = limited_batches(num_batches, self._core.lightning_trainer.limit_train_batches, "limit_train_batches")
+        limited = limit_batches(num_batches, self._core.lightning_trainer.limit_train_batches, "limit_train_batches")
         if limited != num_batches:
             num_taken = limited * self._train_batch_size * self.accelerator.data_parallel_size
             num_batches, num_examples = limited, min(num_taken, num_examples or num_taken)

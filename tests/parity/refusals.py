@@ -345,7 +345,7 @@ FAILS = (
         attempt=trains({"train_sampling_strategy": "sequential"}, train_dataset=[]),
         is_wrong=lambda trainer: trainer.state.global_step == 0,
     ),
-    Fails(CORE, "TrainerCore.existing_optimizer", attempt=lacks_learning_rates),
+    Fails(CORE, "TrainerCore.require_optimizer", attempt=lacks_learning_rates),
     Fails(TRAINER, "Trainer.training_step", attempt=trains(base=with_loss(lambda loss: None))),
     Fails(TRAINER, "Trainer._prepare_inputs", attempt=trains(data_collator=lambda rows: {})),
     Fails(
@@ -629,8 +629,8 @@ FAILS = (
         "cannot be made with",
         attempt=trains(optimizer_cls_and_kwargs=(torch.optim.SGD, {"beta": 1})),
     ),
-    Fails("portico/loop/optim.py", "named_optimizer", "of the form", attempt=trains({"optim_args": "momentum"})),
-    Fails("portico/loop/optim.py", "named_optimizer", "<given> cannot", attempt=trains({"optim": "galore_adamw"})),
+    Fails("portico/loop/optim.py", "resolve_optimizer", "of the form", attempt=trains({"optim_args": "momentum"})),
+    Fails("portico/loop/optim.py", "resolve_optimizer", "<given> cannot", attempt=trains({"optim": "galore_adamw"})),
     Fails("portico/loop/optim.py", "make_scheduler", attempt=trains({"lr_scheduler_kwargs": {"cycles": 1}})),
     Fails(
         "portico/loop/outputs.py",
@@ -818,7 +818,7 @@ FAILS = (
     Fails("portico/loop/run.py", "_naming", peer="lightning", attempt=fits({"max_time": "soon"})),
     Fails(
         "portico/loop/plan.py",
-        "limited_batches",
+        "limit_batches",
         "leaves none",
         peer="lightning",
         attempt=fits({"limit_train_batches": 0.01}),
@@ -1265,7 +1265,7 @@ OF_TASKS = (
     *ours(
         "portico/tasks/language_modeling.py",
         "`group_texts` of `run_clm.py` makes no block of fewer tokens, and training on none fails",
-        "LanguageModeling.limited_features",
+        "LanguageModeling.build_features",
     ),
     *ours("portico/tasks/language_modeling.py", "a mode of the command line", "LanguageModeling.predict"),
     *ours("portico/tasks/task.py", LATER, "Task.classes", "Task.label_id", "value_of", "refuse_missing_label"),
@@ -1855,7 +1855,7 @@ OURS = (
         reason="`trainer.module` under a user's `lightning.Trainer`",
         names=("module",),
     ),
-    Ours("portico/loop/plan.py", "limited_batches", "have no length", reason=FACADE, names=("limit_train_batches",)),
+    Ours("portico/loop/plan.py", "limit_batches", "have no length", reason=FACADE, names=("limit_train_batches",)),
     Ours("portico/checkpoint/manifest.py", "examine", error="unreadable", reason="the system's error"),
     Ours("portico/checkpoint/manifest.py", "refuse_unreadable", error="unreadable", reason="the system's error"),
     Ours(

@@ -42,7 +42,7 @@ from portico.commands import demo, replay, report, run, sweep, verify
 from portico.compat.releases import is_before
 from portico.errors import InputPermissionError
 from portico.hub import refuse_missing_model
-from portico.loop.model_setup import made_logger
+from portico.loop.model_setup import make_logger
 from portico.mrc.config import load_examples
 from portico.mrc.models.loading import load_reader
 from portico.mrc.models.small_bert import new_reader
@@ -619,7 +619,7 @@ def test_an_index_that_a_model_names_lists_files_next_to_it(reader, tmp_path):
 def test_a_logger_writes_into_its_folder(logger, tmp_path):
     for name in ("csv", "tensorboard"):
         hostile_folders.detour(tmp_path / RUN / name, "a link to a folder")
-    made = made_logger(logger, str(tmp_path / RUN))
+    made = make_logger(logger, str(tmp_path / RUN))
     made.log_metrics({"loss": 1.0}, step=1)
     made.save()
     assert [*(tmp_path / RUN / logger).rglob("*")]

@@ -37,7 +37,7 @@ from portico.cli.jobs import (
 )
 from portico.errors import InputError, exit_with_error, is_first_process
 from portico.report.page import REPORT_PAGE
-from portico.report.sweep_page import shown_value, sweep_page, sweep_results
+from portico.report.sweep_page import format_value, sweep_page, sweep_results
 from portico.report.terminal import plain_console
 from portico.trust import disk
 from portico.trust.disk import read_text, remove_detour, remove_stale_staging, write_text
@@ -234,8 +234,8 @@ def _table(summary: Mapping[str, Any]) -> Table:
     for name in ("", *(short if len({*short}) == len(short) else parameters), *goals, "time", "folder"):
         table.add_column(name, justify="left" if name == "folder" else "right", overflow="fold")
     for row in summary["jobs"]:
-        values = [shown_value(row["values"].get(name)) for name in parameters]
-        values += [shown_value(value) if _is_measured(row) else row["status"] for value in row["objective"].values()]
+        values = [format_value(row["values"].get(name)) for name in parameters]
+        values += [format_value(value) if _is_measured(row) else row["status"] for value in row["objective"].values()]
         style = "bold" if row["number"] in summary["best"] else None
         time_taken = "{}:{:02}".format(*divmod(round(row["seconds"]), 60))
         table.add_row(str(row["number"]), *values, time_taken, row["folder"], style=style)

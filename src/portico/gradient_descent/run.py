@@ -217,7 +217,7 @@ class DescentRun(TrainingRun):
         self.gd_trainer.progress.sums.add(outputs, len(self.group))
 
     @override
-    def before_optimizer_step(self) -> None:
+    def prepare_optimizer_step(self) -> None:
         # AllenNLP 2's order: the norm first, then the values, once per step.
         self.grad_norm = self.gd_trainer.rescale_gradients()
         self.gd_trainer.clip_gradient()
@@ -230,8 +230,8 @@ class DescentRun(TrainingRun):
             scheduler.step_batch(self.gd_trainer.progress.total_batches)
 
     @override
-    def after_optimizer_step(self) -> None:
-        super().after_optimizer_step()
+    def finish_optimizer_step(self) -> None:
+        super().finish_optimizer_step()
         gd_trainer = self.gd_trainer
         progress = gd_trainer.progress
         if gd_trainer.moving_average is not None:
@@ -345,7 +345,7 @@ class ValidationSession(EvaluationSession):
     @override
     def finish(self) -> EvalLoopOutput:
         self.metrics = epoch_metrics(self.gd_trainer.model, self.sums, self.trainer.accelerator)
-        prefixed = self._prefixed(denumpify_detensorize(dict(self.metrics)))
+        prefixed = self._add_prefix(denumpify_detensorize(dict(self.metrics)))
         self.output = EvalLoopOutput(
             predictions=np.empty(0), label_ids=None, metrics=prefixed, num_samples=self.num_observed_examples
         )

@@ -179,7 +179,7 @@ class IPUMixin(Trainer, core=IPUCore):
         if self.compute_loss_func is not None:
             self.loss_function = functools.partial(self.compute_loss_func, num_items_in_batch=None)
         elif self.label_smoother is not None:
-            self.loss_function = functools.partial(self.label_smoother, **self._core.smoothing_options(model))
+            self.loss_function = functools.partial(self.label_smoother, **self._core.get_smoothing_options(model))
         # `compute_loss` takes what the program computed.
         self.compute_loss_func = self.label_smoother = None
         self._train_batch_size = self.combined_train_batch_size

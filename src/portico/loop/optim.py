@@ -202,7 +202,7 @@ class _Detached:
         return getattr(self.__dict__["_scheduler"], name)
 
 
-def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+def resolve_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
     """Return the class and the keyword arguments of the optimizer named by ``args.optim``.
 
     A missing package, and arguments that do not fit it, raise ``InputError`` (and ``ImportError``).

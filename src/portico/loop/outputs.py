@@ -95,7 +95,7 @@ class GrowingArray:
         if tensor.is_cpu:
             self._store(tensor)
             return
-        self._on_device.append(_without_surroundings(tensor))
+        self._on_device.append(_compact(tensor))
         if len(self._on_device) == self.move_every:
             self._take_from_device()
 
@@ -212,7 +212,7 @@ class OutputBuffer:
         Outputs ``by_example`` are joined to one list, an entry for each example.
         """
         if by_example and not self._columns and self._only is None:
-            self._examples += to_arrays(list(tensors))  # type: ignore[arg-type]
+            self._examples += convert_to_arrays(list(tensors))  # type: ignore[arg-type]
             return
         if isinstance(tensors, torch.Tensor) and not self._columns:
             if self._only is None:
@@ -271,7 +271,7 @@ class OutputList:
 
     def add(self, tensors: "Nested | None", *, by_example: bool = False) -> None:
         """Keep the outputs of one batch, whether or not they have an entry for each example."""
-        self._on_device.append(map_tensors(_without_surroundings, tensors))
+        self._on_device.append(map_tensors(_compact, tensors))
         if len(self._on_device) == self.move_every:
             self._move()
 
@@ -283,20 +283,20 @@ class OutputList:
 
     def _move(self) -> None:
         while self._on_device:
-            self._moved.append(to_arrays(self._on_device.pop(0)))
+            self._moved.append(convert_to_arrays(self._on_device.pop(0)))
 
 
-def to_arrays(data: "Nested") -> Any:
+def convert_to_arrays(data: "Nested") -> Any:
     """Turn nested tensors into nested arrays; bfloat16, which numpy lacks, becomes float32."""
 
-    def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    def convert(tensor: torch.Tensor) -> npt.NDArray[Any]:
         tensor = tensor.detach().cpu()
         return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
-    return map_tensors(to_array, data)
+    return map_tensors(convert, data)
 
 
-def _without_surroundings(tensor: torch.Tensor) -> torch.Tensor:
+def _compact(tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor``, copied if it is a view that would keep a larger tensor alive."""
     tensor = tensor.detach()
     return tensor if tensor.untyped_storage().nbytes() <= tensor.nbytes else tensor.clone()

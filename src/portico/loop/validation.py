@@ -140,9 +140,9 @@ def check_part_kinds(
             "`Trainer` requires either a `model` or `model_init` argument, but not both. Give one of them."
         )
     _check_model(model)
-    for callback in _listed("callbacks", callbacks):
+    for callback in _check_list("callbacks", callbacks):
         check_callback(callback)
-    for callback in _listed("lightning_callbacks", lightning_callbacks):
+    for callback in _check_list("lightning_callbacks", lightning_callbacks):
         # Lightning only calls the methods of a callback and of a logger, of any class.
         if not hasattr(callback, "on_train_batch_end"):
             raise InputTypeError(
@@ -150,20 +150,20 @@ def check_part_kinds(
                 "there, and those of `TrainerCallback` in `callbacks`."
             )
         _check_lightning_callback(callback)
-    for given in _listed("loggers", [loggers] if isinstance(loggers, str) else loggers):
+    for given in _check_list("loggers", [loggers] if isinstance(loggers, str) else loggers):
         if isinstance(given, type) or not hasattr(given, "log_metrics"):
             raise InputTypeError(
-                f"`loggers` holds {_shown(given)}; give Lightning loggers, for example "
+                f"`loggers` holds {_show(given)}; give Lightning loggers, for example "
                 "`loggers=[CSVLogger(args.output_dir)]`, or set a tracker, such as `report_to='wandb'`."
             )
-    for plugin in _listed("plugins", plugins):
+    for plugin in _check_list("plugins", plugins):
         if not isinstance(plugin, Precision | CheckpointIO | ClusterEnvironment | LayerSync):
             raise InputTypeError(
-                f"`plugins` holds {_shown(plugin)}; give Lightning plugins: a `Precision`, `CheckpointIO`, "
+                f"`plugins` holds {_show(plugin)}; give Lightning plugins: a `Precision`, `CheckpointIO`, "
                 "`ClusterEnvironment` or `LayerSync`."
             )
     if model_init is not None and not callable(model_init):
-        raise InputTypeError(f"`model_init` is {_shown(model_init)}; give a function that returns a model.")
+        raise InputTypeError(f"`model_init` is {_show(model_init)}; give a function that returns a model.")
     if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
         raise InputTypeError(
             f"`optimizers` is a {type(optimizers).__name__}; give a tuple of an optimizer and a scheduler, instances "
@@ -209,17 +209,17 @@ def check_run_options(options: RunOptions) -> None:
     """Refuse options of ``portico.install`` that no trainer could use."""
     check_placement(options.given)
     correction_names(options.corrections)
-    for part in _listed("callbacks", options.callbacks):
+    for part in _check_list("callbacks", options.callbacks):
         kind = _kind_of(part)
         if not (issubclass(kind, Callback) or hasattr(kind, "on_init_end")):
             raise InputTypeError(
-                f"`callbacks` holds {_shown(part)}; give callbacks of transformers or Lightning, or their names as "
+                f"`callbacks` holds {_show(part)}; give callbacks of transformers or Lightning, or their names as "
                 "`package.Class`."
             )
-    for part in _listed("loggers", options.loggers):
+    for part in _check_list("loggers", options.loggers):
         if part not in LIGHTNING_LOGGERS and not issubclass(_kind_of(part), Logger):
             raise InputTypeError(
-                f"`loggers` holds {_shown(part)}; give Lightning loggers, the name of a logger's class as "
+                f"`loggers` holds {_show(part)}; give Lightning loggers, the name of a logger's class as "
                 f"`package.Class`, or {' or '.join(map(repr, LIGHTNING_LOGGERS))}."
             )
 
@@ -229,7 +229,7 @@ def _kind_of(part: object) -> type:
     return found if isinstance(found, type) else type(found)
 
 
-def unused_hooks(model: object) -> list[str]:
+def find_unused_hooks(model: object) -> list[str]:
     """Return the hooks of Lightning that ``model`` overrides, none of which is called on the model of a trainer."""
     if not isinstance(model, pl.LightningModule):
         return []
@@ -240,7 +240,7 @@ def unused_hooks(model: object) -> list[str]:
 
 
 def _check_model(model: object) -> None:
-    if unused := unused_hooks(model):
+    if unused := find_unused_hooks(model):
         logger.warning(
             f"`model` is a LightningModule, of which a trainer calls only `forward`, for the loss and the logits. "
             f"{', '.join(f'`{name}`' for name in unused)} of `{type(model).__name__}` will not be called; the guide "
@@ -256,23 +256,23 @@ def _check_model(model: object) -> None:
     advice = "give a `torch.nn.Module`"
     if isinstance(model, str):
         advice = f"load it, for example with `AutoModelForSequenceClassification.from_pretrained({model!r})`"
-    raise InputTypeError(f"`model` is {_shown(model)}, and not a model; {advice}.")
+    raise InputTypeError(f"`model` is {_show(model)}, and not a model; {advice}.")
 
 
-def _listed(name: str, parts: object) -> Sequence[Any]:
+def _check_list(name: str, parts: object) -> Sequence[Any]:
     if parts is not None and (isinstance(parts, str) or not isinstance(parts, Sequence)):
-        raise InputTypeError(f"`{name}` is {_shown(parts)}; give a list of {name.split('_')[-1]}.")
+        raise InputTypeError(f"`{name}` is {_show(parts)}; give a list of {name.split('_')[-1]}.")
     return parts or []
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """Return what ``value`` is, in a few words."""
     if isinstance(value, str | int | float):
         return f"{str(value)[:80]!r}" if isinstance(value, str) else f"the number {value}"
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
-def held_loaders(data: object) -> list[object]:
+def list_loaders(data: object) -> list[object]:
     """Return the loaders in a list, a tuple or a ``CombinedLoader``, which ``lightning.Trainer`` takes."""
     if isinstance(data, CombinedLoader):
         return list(data.flattened)
@@ -287,7 +287,7 @@ def check_examples(argument: str, data: object) -> None:
     """
     if data is None or isinstance(data, DataLoader):
         return
-    if loaders := held_loaders(data):
+    if loaders := list_loaders(data):
         named = f"a dict of loaders by name, as `{argument}={{'first': loader, 'second': other_loader}}`"
         advice = "one `DataLoader`" if argument == "train_dataset" else named
         raise InputTypeError(f"`{argument}` is a {type(data).__name__} of {len(loaders)} loaders; give {advice}.")
@@ -322,7 +322,7 @@ def check_examples(argument: str, data: object) -> None:
         )
     if isinstance(data, type) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
         raise InputTypeError(
-            f"`{argument}` is {_shown(data)}; give a data set with `__getitem__` and `__len__`, or an "
+            f"`{argument}` is {_show(data)}; give a data set with `__getitem__` and `__len__`, or an "
             "`IterableDataset`."
         )
 
@@ -331,7 +331,7 @@ def check_loss_function(function: object) -> None:
     """Refuse a ``compute_loss_func`` that cannot be called; its parameters are judged when it is."""
     if function is not None and not callable(function):
         raise InputTypeError(
-            f"`compute_loss_func` is {_shown(function)}; give a function of `(outputs, labels, num_items_in_batch)`."
+            f"`compute_loss_func` is {_show(function)}; give a function of `(outputs, labels, num_items_in_batch)`."
         )
 
 
@@ -636,7 +636,7 @@ def check_compiler(args: TrainingArguments) -> None:
 def _check_kinds(trainer: "TrainerHooks", *, reads_eval_dataset: bool) -> None:
     if isinstance(trainer.train_dataset, CombinedLoader):  # whose length cannot even be asked for
         check_examples("train_dataset", trainer.train_dataset)
-    for name, data in named_sets("eval_dataset", trainer.eval_dataset):
+    for name, data in name_sets("eval_dataset", trainer.eval_dataset):
         if reads_eval_dataset:
             check_examples(name, data)
     if not _can_be_saved(trainer.processing_class):
@@ -649,7 +649,7 @@ def _can_be_saved(processing_class: object) -> bool:
 
 def _unsavable(processing_class: object) -> str:
     return (
-        f"`processing_class` is {_shown(processing_class)}, which cannot be saved with the model; give an object, for "
+        f"`processing_class` is {_show(processing_class)}, which cannot be saved with the model; give an object, for "
         "example a tokenizer made by `AutoTokenizer.from_pretrained`."
     )
 
@@ -677,12 +677,12 @@ def check_optimizers(optimizer: object, lr_scheduler: object, optimizer_cls_and_
         and isinstance(described[1], Mapping)
     ):
         raise InputTypeError(
-            f"`optimizer_cls_and_kwargs` is {_shown(described)}; give a tuple of an optimizer's class and a dict of "
+            f"`optimizer_cls_and_kwargs` is {_show(described)}; give a tuple of an optimizer's class and a dict of "
             "its arguments."
         )
 
 
-def named_sets(argument: str, data: object) -> list[tuple[str, object]]:
+def name_sets(argument: str, data: object) -> list[tuple[str, object]]:
     """Return the sets of ``eval_dataset``, which may be a dict of them, with the words that name each."""
     if not isinstance(data, dict):
         return [(argument, data)]

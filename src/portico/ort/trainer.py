@@ -81,7 +81,7 @@ class ORTCore(TrainerCore):
             loss_function = self.trainer.compute_loss_func
             if loss_function is None:
                 assert self.trainer.label_smoother is not None, "labels are separate from the inputs"
-                loss_function = partial(self.trainer.label_smoother, **self.smoothing_options(self.trainer.model))
+                loss_function = partial(self.trainer.label_smoother, **self.get_smoothing_options(self.trainer.model))
             self.trainer._module_with_loss = ModuleWithLoss(self.trainer.model, loss_function)
         self.trainer._module_with_loss.train(self.trainer.model.training)
         settings, strict = call.options

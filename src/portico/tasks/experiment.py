@@ -37,7 +37,7 @@ from portico.experiments.experiment import (
 )
 from portico.experiments.settings import list_settings
 from portico.loop.metrics import TorchMetrics
-from portico.report.charts import Series, curve, training_charts
+from portico.report.charts import Series, curve, draw_training_charts
 from portico.report.page import REPORT_PAGE, Section, Tile, html_table, macros, render_page, scores_of, settings_panels
 from portico.tasks.classification import TextClassification
 from portico.tasks.data import TaskData
@@ -116,7 +116,7 @@ class TaskExperiment(TrainerExperiment):
         if not unknown:
             return records
         if split == "predict":  # metrics of some records would not describe the predictions
-            return list(map(self.task.without_target, records))
+            return list(map(self.task.remove_target, records))
         raise InputError(
             f"{len(unknown)} of {len(records)} records for '{split}' do not say what the model should return, such as "
             f"number {unknown[0]}, {str(records[unknown[0] - 1])[:100]}; correct them, or set the columns of `task`. "
@@ -142,8 +142,8 @@ class TaskExperiment(TrainerExperiment):
         trainer: Trainer = self.trainer(
             model=model,
             args=args,
-            train_dataset=self.task.limited_features(train, processor, train_limit, training=True),
-            eval_dataset=self.task.limited_features(validation, processor, eval_limit, training=False),
+            train_dataset=self.task.build_features(train, processor, train_limit, training=True),
+            eval_dataset=self.task.build_features(validation, processor, eval_limit, training=False),
             processing_class=processor,
             data_collator=self.task.collator(args, model, processor),
             compute_metrics=self._scores if has_scores else None,
@@ -203,14 +203,14 @@ class TaskExperiment(TrainerExperiment):
         title = type(self.task).__name__
         write_text(folder / REPORT_PAGE, self._page(title, trainer, metrics))
         files = {"Report": str(folder / REPORT_PAGE), "Everything else": str(folder)}
-        scores = {_label(name): f"{value:.4g}" for name, value in self._shown_scores(metrics).items()}
+        scores = {_label(name): f"{value:.4g}" for name, value in self._select_scores(metrics).items()}
         print_scores(title, "Held-out records", scores, files=files, seconds=seconds)
 
-    def _shown_scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    def _select_scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
         return scores_of(metrics, *self.objective, further=self.task.further_scores(metrics))
 
     def _page(self, title: str, trainer: Trainer, metrics: Mapping[str, float]) -> str:
-        scores = self._shown_scores(metrics)
+        scores = self._select_scores(metrics)
         percents = {name: 100 * value for name, value in scores.items() if name.endswith(_FRACTIONS)}
         tiles = [
             Tile(_label(name), f"{percents[name]:.1f}" if name in percents else f"{value:.4g}", percents.get(name))
@@ -229,7 +229,7 @@ class TaskExperiment(TrainerExperiment):
             f"{metrics['eval_samples']:,} held-out records.",
             macros("parts.html.j2").tiles(tiles),
             [
-                Section("Training history", training_charts(history, curves), "Learning"),
+                Section("Training history", draw_training_charts(history, curves), "Learning"),
                 Section("Examples", self._examples()),
                 Section("Settings", settings_panels({**settings, "args": getattr(self.args, "keywords", {})})),
             ],
@@ -250,10 +250,10 @@ class TaskExperiment(TrainerExperiment):
             for number, (record, gold, answer) in enumerate(zip(records, golds, answers, strict=True))
         ]
         cells.sort(key=lambda row: row[1] == row[2])
-        return html_table(("record", "expected", "predicted"), [list(map(_shortened, row)) for row in cells])
+        return html_table(("record", "expected", "predicted"), [list(map(_shorten, row)) for row in cells])
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ..."
 
 

@@ -26,16 +26,9 @@ from portico.mrc.report.figures import (
     significance,
 )
 from portico.mrc.report.results import QuestionResult, RunRecord
-from portico.mrc.report.run_page import (
-    baselines,
-    baselines_of,
-    group_tables,
-    kinds_bar,
-    num_questions,
-    picked,
-)
+from portico.mrc.report.run_page import baselines, baselines_of, group_tables, kinds_bar, num_questions, picked
 from portico.mrc.report.statistics import holm
-from portico.report.page import Section, differing_settings, macros, render, render_page, settings_panels
+from portico.report.page import Section, compare_settings, macros, render, render_page, settings_panels
 from portico.trust.disk import write_text
 
 # By convention, a difference with a p-value below is not due to chance.
@@ -192,7 +185,7 @@ def _page_of_several(runs: Sequence[RunRecord], max_bytes: int) -> tuple[str, st
 
 
 def _closing_sections(runs: Sequence[RunRecord]) -> list[Section]:
-    settings = differing_settings(*(run.settings for run in runs))
+    settings = compare_settings(*(run.settings for run in runs))
     return [
         Section("Different settings", settings_panels(settings), "Settings"),
         Section("How to read these figures", render("methods.html.j2"), "Methods"),

@@ -12,7 +12,7 @@ from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_li
 from portico.mrc.report.figures import Grouping, Kind, Outcome, count_kinds, groupings, outcome, score
 from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult, RunRecord
 from portico.mrc.report.statistics import Calibration, ThresholdCurve, calibration, threshold_curve
-from portico.report.charts import Frame, Mark, Series, curve, line_chart, training_charts
+from portico.report.charts import Frame, Mark, Series, curve, draw_training_charts, line_chart
 from portico.report.page import (
     REPORT_PAGE,
     Section,
@@ -401,7 +401,7 @@ def _learning(record: RunRecord) -> Markup:
     if record.headline not in ("f1", "exact", "exact_match") and own:
         # In a chart of its own: it may have another range.
         charts[record.headline] = [Series(record.headline, "first", own, dotted=True)]
-    return training_charts(log_history, charts)
+    return draw_training_charts(log_history, charts)
 
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:
