@@ -1356,18 +1356,18 @@ OF_READING = (
     ),
     Says(
         "portico/mrc/metrics/spans.py",
-        "SpanRules._predicted",
+        "SpanRules._read_prediction",
         "and with a span",
         peer="primeqa.mrc.metrics.nq_f1.eval_utils",
         sentence="yes/no prediction and short answers cannot coexist.",
     ),
     Ours(
         "portico/mrc/metrics/spans.py",
-        "SpanRules._predicted",
+        "SpanRules._read_prediction",
         "not a number",
         reason="scores without an order have no best threshold",
     ),
-    *ours("portico/mrc/metrics/spans.py", "PrimeQA fails at the field of the annotation", "SpanRules._annotated"),
+    *ours("portico/mrc/metrics/spans.py", "PrimeQA fails at the field of the annotation", "SpanRules._read_reference"),
     *ours(
         "portico/mrc/metrics/squad.py",
         "the official scripts fail: `max` of no gold answer, a `KeyError` of a question without prediction in the "
@@ -1410,7 +1410,7 @@ OF_READING = (
     ),
     Says(
         "portico/mrc/primeqa/postprocessors.py",
-        "_grouped_offsets",
+        "_read_offsets",
         peer=f"{IN_PRIMEQA}.postprocessors.extractive",
         sentence="Example id mismatch between example",
     ),

@@ -209,10 +209,10 @@ def load_sources(data: Any) -> list[Source]:
 
 def load_examples(data: Mapping[str, Any]) -> Source:
     """Return the examples of all sources as one source; for ``data`` and the errors see :func:`load_sources`."""
-    return pooled(load_sources(data))
+    return pool(load_sources(data))
 
 
-def pooled(sources: Sequence[Source]) -> Source:
+def pool(sources: Sequence[Source]) -> Source:
     """Return the examples of all sources as one source."""
     return Source(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
 
@@ -381,7 +381,7 @@ class GenerativePreprocessing:
         self, sources: Sequence[Source], model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, Any]:
         """Return features, examples and collator of all sources together, as arguments of a trainer."""
-        train, validation = pooled(sources)
+        train, validation = pool(sources)
         featurizer = GenerativeFeaturizer(tokenizer, self.max_source_length, self.max_target_length, self.num_passages)
         collator_class = DataCollatorForSeq2Seq if self.num_passages is None else FiDDataCollator
         return {

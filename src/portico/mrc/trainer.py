@@ -23,7 +23,7 @@ from portico.loop.core import TrainerCore
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.outputs import convert_to_arrays
 from portico.loop.validation import check_examples, name_sets
-from portico.mrc.collators import RightPaddingCollator, by_columns
+from portico.mrc.collators import RightPaddingCollator, batch_by_columns
 from portico.mrc.datasets.examples import Examples
 from portico.trainer import Trainer
 from portico.trust.disk import write_text
@@ -172,7 +172,7 @@ class AnswerCore(TrainerCore):
             self.trainer.label_names = [name for name in positions if name in self.trainer._head_parameters()]
 
     def prepare_batching(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
-        features, collator = by_columns(dataset, data_collator)
+        features, collator = batch_by_columns(dataset, data_collator)
         tokenizers = (self.trainer.processing_class, getattr(data_collator, "tokenizer", None))
         pads_left = any(getattr(tokenizer, "padding_side", None) == "left" for tokenizer in tokenizers)
         if collator is data_collator and pads_left:
@@ -329,7 +329,7 @@ class MRCTrainer(Trainer, core=AnswerCore):
         if plain:
             features = self.eval_dataset if eval_dataset is None else eval_dataset
             examples = self.eval_examples if eval_examples is None else eval_examples
-        return self._predicted(features, examples, ignore_keys, metric_key_prefix, plain=plain)
+        return self._predict_answers(features, examples, ignore_keys, metric_key_prefix, plain=plain)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log ``logs``, unless an evaluation with ``legacy_metrics`` has none."""
@@ -380,7 +380,7 @@ class MRCTrainer(Trainer, core=AnswerCore):
                 "or to `evaluate()`."
             )
 
-    def _predicted(
+    def _predict_answers(
         self,
         features: Features | None,
         examples: Examples | None,

@@ -152,7 +152,7 @@ def _read_all(
         if hasattr(rows, "iloc") and hasattr(rows, "to_dict"):  # a DataFrame, which would yield its columns' names
             rows = rows.to_dict("records")
         ids = _UniqueIds(may_repeat=ids_may_repeat)
-        return _read(Defects("The dataset", skip_invalid=skip_invalid), _as_json(number_records(rows)), one, ids)
+        return _read(Defects("The dataset", skip_invalid=skip_invalid), _convert(number_records(rows)), one, ids)
     paths = paths_of(names)
     for path in paths:
         if path.suffix in _NOT_READ:
@@ -171,16 +171,16 @@ def _read_all(
                 continue
         language = squad.language_of_file(path.name)
         if path.suffix == ".parquet":
-            examples += _read(defects, _as_json(parquet_rows(path)), one, ids, language)
+            examples += _read(defects, _convert(parquet_rows(path)), one, ids, language)
             continue
         with open_text(path, max_gzip_ratio) as stream:
             separator = _SEPARATORS.get(Path(path.name.removesuffix(".gz")).suffix)
-            placed = entries(stream, defects) if separator is None else _as_json(csv_rows(path, stream, separator))
+            placed = entries(stream, defects) if separator is None else _convert(csv_rows(path, stream, separator))
             examples += _read(defects, placed, one, ids, language)
     return examples
 
 
-def _as_json(placed: Iterable[Placed]) -> Iterator[Placed]:
+def _convert(placed: Iterable[Placed]) -> Iterator[Placed]:
     return ((place, as_json(entry)) for place, entry in placed)
 
 
@@ -210,7 +210,7 @@ def format_named(name: str, key: str = "format") -> Format:
     """Return the format that a setting, the ``key``, names."""
     if name not in FORMATS:
         raise InputError(
-            f"Unknown `{key}={name}`; expected one of {_listing()}, or null to detect it from the first record."
+            f"Unknown `{key}={name}`; expected one of {_list_formats()}, or null to detect it from the first record."
         )
     return FORMATS[name]
 
@@ -222,7 +222,7 @@ def format_like(entry: object) -> Format | None:
     return next((known for known in FORMATS.values() if known.is_like(entry)), None)
 
 
-def _listing() -> str:
+def _list_formats() -> str:
     return ", ".join(f"{name} ({known.description})" for name, known in FORMATS.items())
 
 
@@ -235,8 +235,8 @@ def _read(
         if one is None:
             raise InputError(
                 f"{defects.source}: unknown format; the first record is {describe(entry)}. The formats are "
-                f"{_listing()}; set `format` (`data.format` on the command line) to one of them to see why the record "
-                "does not match."
+                f"{_list_formats()}; set `format` (`data.format` on the command line) to one of them to see why the "
+                "record does not match."
             )
         for question_place, raw in one.questions(place, entry, defects):
             identifiers = [raw[key] for key in _ID_KEYS if raw.get(key)] if isinstance(raw, Mapping) else []
