@@ -87,7 +87,7 @@ def no_look_ahead(patch):
         GradientState()._add_dataloader(self)
         for index, batch in enumerate(DataLoader.__iter__(self)):
             if index >= self.num_batches_to_skip:
-                yield self._prepared(batch, False)
+                yield self._prepare(batch, False)
         GradientState()._remove_dataloader(self)
         self.epoch += 1
 

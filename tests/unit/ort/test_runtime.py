@@ -141,7 +141,7 @@ SCRIPT = """
 import json, sys
 import torch
 import portico.ort
-from portico.ort.api import compiled_call
+from portico.ort.api import get_compiled_call
 
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.GELU())
@@ -152,7 +152,7 @@ for rows in (3, 5):
     loss = net(torch.randn(rows, 4)).square().sum()
     loss.backward()
     losses.append(loss.item())
-report = compiled_call(net).report.as_dict()
+report = get_compiled_call(net).report.as_dict()
 num_traced = sum(graph["is_traced"] for graph in report["graphs"])
 num_sessions = sum(graph["num_sessions"] for graph in report["graphs"])
 print(json.dumps([losses, num_sessions, report["num_built"], num_traced, "torch._inductor.scheduler" in sys.modules]))

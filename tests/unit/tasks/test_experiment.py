@@ -330,7 +330,7 @@ def test_names_are_scored_as_wholes(predicted, gold, scores):
 def test_label_all_tokens_continues_a_name():
     task = TokenClassification(label_all_tokens=True)
     task.labels = ["B-A", "I-A", "O"]
-    assert task._aligned([0, 2], [None, 0, 0, 1, 1, None]) == [-100, 0, 1, 2, 2, -100]
+    assert task._align_labels([0, 2], [None, 0, 0, 1, 1, None]) == [-100, 0, 1, 2, 2, -100]
 
 
 @pytest.mark.parametrize("make", [corpus.review, corpus.report, corpus.story, corpus.line, corpus.article])
