@@ -14,7 +14,7 @@ _PARSED = frozenset({"target", *_ID_KEYS})
 
 def question(raw: records.RawRecord) -> Example:
     """Parse the question and the contexts of a record; a single context is a string, several are a list."""
-    text, contexts = (records.require(raw, key, _KIND) for key in ("question", "context"))
+    text, contexts = (records.read_key(raw, key, _KIND) for key in ("question", "context"))
     contexts = [contexts] if isinstance(contexts, str) else contexts
     if not isinstance(contexts, list) or not contexts:
         raise InvalidRecord(f"`context` must be a list of one or more strings; got {describe(contexts)}.")
@@ -63,7 +63,7 @@ def _annotations(
     raw: object, contexts: Sequence[str], candidates: Sequence[records.Span] | None
 ) -> list[records.Annotation]:
     columns = [
-        records.require(raw, key, "`target` has four lists of the same length") for key in records.build_target([])
+        records.read_key(raw, key, "`target` has four lists of the same length") for key in records.build_target([])
     ]
     if not all(isinstance(column, list) for column in columns) or len({len(column) for column in columns}) > 1:
         raise InvalidRecord(f"`target` must hold four lists of the same length; got {describe(raw)}.")

@@ -24,7 +24,7 @@ def questions(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
 def example(raw: records.RawRecord) -> Example:
     """Parse a question with the spans of all detected answers."""
     identifier, context, question, detected = (
-        records.require(raw, key, _KIND) for key in ("qid", "context", "question", "detected_answers")
+        records.read_key(raw, key, _KIND) for key in ("qid", "context", "question", "detected_answers")
     )
     context = records.check_text("context", context)
     annotations = []

@@ -46,7 +46,7 @@ def example(raw: records.RawRecord) -> Example:
         records.check_span(annotation.span, len(document.context), "short_answers")  # an answer of an empty token
     page = raw.get("document")
     title = raw.get("document_title") or (page.get("title") if isinstance(page, Mapping) else None)
-    identifier = raw["example_id"] if "example_id" in raw else records.require(raw, "id", _KIND)
+    identifier = raw["example_id"] if "example_id" in raw else records.read_key(raw, "id", _KIND)
     return {
         "id": records.check_id("id", identifier),
         "title": records.check_label("title", title),
@@ -61,7 +61,7 @@ def example(raw: records.RawRecord) -> Example:
 
 def question_text(raw: records.RawRecord) -> Any:
     """Return the question, in any form of the data."""
-    return raw["question_text"] if "question_text" in raw else records.require(raw.get("question"), "text", _KIND)
+    return raw["question_text"] if "question_text" in raw else records.read_key(raw.get("question"), "text", _KIND)
 
 
 def read_document(raw: records.RawRecord) -> Document:
@@ -71,7 +71,7 @@ def read_document(raw: records.RawRecord) -> Document:
     elif isinstance(raw, Mapping) and "document_tokens" in raw:
         tokens = [row["token"] for row in records.read_objects(raw["document_tokens"], "document_tokens")]
     else:
-        listed = records.require(records.require(raw, "document", _KIND), "tokens", _KIND)
+        listed = records.read_key(records.read_key(raw, "document", _KIND), "tokens", _KIND)
         tokens = [row["token"] for row in records.read_objects(listed, "document.tokens")]
     starts = accumulate((len(token) + 1 for token in tokens), initial=0)
     spans = [(start, start + len(token)) for start, token in zip(starts, tokens, strict=False)]
@@ -85,10 +85,10 @@ def read_answers(
 
     ``locate`` returns the span of an answer or candidate, in characters (``Document.chars``) or in bytes.
     """
-    rows = records.read_objects(records.require(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
+    rows = records.read_objects(records.read_key(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
     passages = [locate(row) for row in rows]
     annotations = []
-    for annotation in records.read_objects(records.require(raw, "annotations", _KIND), "annotations"):
+    for annotation in records.read_objects(records.read_key(raw, "annotations", _KIND), "annotations"):
         # PrimeQA's base schema has one span per annotator.
         short = records.read_objects(annotation["short_answers"], "short_answers")
         index = annotation["long_answer"].get("candidate_index", -1)

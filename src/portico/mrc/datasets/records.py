@@ -1,6 +1,6 @@
 """What the parsers of all formats share: checks of a record, and annotations.
 
-``require``, ``read_objects`` and the functions named ``check_...`` return a value of the expected type, or raise
+``read_key``, ``read_objects`` and the functions named ``check_...`` return a value of the expected type, or raise
 ``InvalidRecord``.
 """
 
@@ -76,7 +76,7 @@ class Format:
     unanswered: Mapping[str, Any] = field(default_factory=dict)
 
 
-def require(raw: object, key: str, kind: str) -> Any:
+def read_key(raw: object, key: str, kind: str) -> Any:
     """Return a field of an object; ``kind``, as in ``"a SQuAD question has id, context"``, is for the message."""
     if not isinstance(raw, Mapping):
         raise InvalidRecord(f"a record must be a JSON object; got {describe(raw)}.")

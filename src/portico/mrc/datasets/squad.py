@@ -52,7 +52,7 @@ def questions(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
 
 def example(raw: records.RawRecord) -> Example:
     """Parse a question; fields that are not SQuAD's are kept, and every answer must be found at its offset."""
-    identifier, context, question = (records.require(raw, key, _KIND) for key in ("id", "context", "question"))
+    identifier, context, question = (records.read_key(raw, key, _KIND) for key in ("id", "context", "question"))
     record: Example = {
         "id": records.check_id("id", identifier),
         "title": records.check_label("title", raw.get("title")),

@@ -31,7 +31,7 @@ class ByteOffsets:
 
 def example(raw: records.RawRecord) -> Example:
     """Parse a record, converting bytes to characters."""
-    question, document, annotations, passages = (records.require(raw, key, _KIND) for key in _FIELDS)
+    question, document, annotations, passages = (records.read_key(raw, key, _KIND) for key in _FIELDS)
     document = records.check_text("document_plaintext", document)
     offsets = ByteOffsets(document)
     spans = passage_spans(passages, offsets)
@@ -72,7 +72,7 @@ def read_annotations(annotations: object, offsets: ByteOffsets) -> list[records.
             start, end = annotation["minimal_answers_start_byte"], annotation["minimal_answers_end_byte"]
             passage = annotation["passage_answer_candidate_index"]
         else:
-            answer = records.require(
+            answer = records.read_key(
                 annotation, "minimal_answer", "an annotation of TyDi QA has minimal_answer, passage_answer"
             )
             start, end = answer["plaintext_start_byte"], answer["plaintext_end_byte"]

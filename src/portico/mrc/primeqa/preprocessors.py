@@ -31,8 +31,8 @@ from portico.mrc.datasets.records import (
     build_candidates,
     build_target,
     check_text,
+    read_key,
     read_objects,
-    require,
 )
 from portico.mrc.features.labels import (
     Gold,
@@ -615,5 +615,5 @@ def _answers(output: Sequence[Mapping[str, Any]] | None, *, is_train: bool) -> l
 
 def _text(passage: str | Mapping[str, Any]) -> str:
     # Without the title, which `portico.mrc.datasets.fid` puts first: PrimeQA reads the text only.
-    text = passage if isinstance(passage, str) else require(passage, "text", "a passage has text")
+    text = passage if isinstance(passage, str) else read_key(passage, "text", "a passage has text")
     return check_text("passages", text)
