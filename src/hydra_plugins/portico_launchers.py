@@ -206,12 +206,12 @@ class JoblibLauncher(CommandLauncher):
         workers = self.joblib.Parallel(n_jobs=self.n_jobs, backend="threading")
         threading.Thread(target=workers, args=(work,), daemon=True).start()
 
-    def _run(self, one: StartedJob) -> None:
+    def _run(self, started: StartedJob) -> None:
         with self.lock:
             if self.is_ending:
                 return
-            one.handle.process = start_process(one.job, one.command)
-        one.handle.set_result(one.handle.process.wait())
+            started.handle.process = start_process(started.job, started.command)
+        started.handle.set_result(started.handle.process.wait())
 
     @override
     def end(self, jobs: Sequence[StartedJob]) -> None:

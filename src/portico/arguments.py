@@ -668,8 +668,8 @@ def _showing_values(args: HFTrainingArguments) -> Iterator[None]:
         ) from error
 
 
-def _default(one: Field[Any]) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _values_meant(error: ValueError, args: HFTrainingArguments) -> dict[str, Any]:

@@ -873,7 +873,7 @@ class Trainer:
         dtype = getattr(self._core.lightning_trainer.strategy, "input_dtype", None)
         if dtype is None:
             return moved
-        return map_tensors(lambda one: one.to(dtype) if one.is_floating_point() else one, moved)
+        return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, moved)
 
     def _prepare_inputs(self, inputs: "Batch") -> "Batch":
         inputs = self._prepare_input(inputs)

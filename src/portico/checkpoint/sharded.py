@@ -199,7 +199,7 @@ def find_weight_files(folder: Path) -> list[Path]:
             with reading(folder / name):
                 return listed_shards(folder / name)
     steps = steps_of_checkpoints(folder)
-    known = f", for example {str(max(steps, key=lambda one: steps[one]))!r}" if steps else ""
+    known = f", for example {str(max(steps, key=lambda name: steps[name]))!r}" if steps else ""
     what = "it holds no" if folder.is_dir() else "there is no such folder, and so no"
     raise InputError(
         f"Can't find a valid checkpoint at {folder}: {what} {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "

@@ -128,8 +128,8 @@ def split_overrides(jobs: Sequence[SweepJob], searched: Sequence[str]) -> tuple[
     return values, [chosen[0][name] for name in names if name not in shown]
 
 
-def _key(one: str) -> str:
-    return one.partition("=")[0].lstrip("+")
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+")
 
 
 def _plain(text: str) -> Any:
@@ -152,8 +152,8 @@ def best_jobs(rows: Sequence[Mapping[str, Any]], goals: Mapping[str, str]) -> li
     if len(goals) == 1:
         return [max(measured, key=lambda number: measured[number])] if measured else []
 
-    def dominates(one: list[float], other: list[float]) -> bool:
-        return one != other and all(a >= b for a, b in zip(one, other, strict=True))
+    def dominates(first: list[float], other: list[float]) -> bool:
+        return first != other and all(a >= b for a, b in zip(first, other, strict=True))
 
     return [
         number
@@ -284,16 +284,16 @@ def _space(sweeper: Mapping[str, Any], arguments: Sequence[str]) -> list[dict[st
     return [{"name": name, **distribution} for name, distribution in space.items()]
 
 
-def _describe_values(one: Override, *, is_grid: bool) -> dict[str, Any]:
-    value: Any = one.value()
+def _describe_values(override: Override, *, is_grid: bool) -> dict[str, Any]:
+    value: Any = override.value()
     is_log = "log" in getattr(value, "tags", ())
-    if one.is_interval_sweep():
+    if override.is_interval_sweep():
         kind = "int" if isinstance(value.start, int) and isinstance(value.end, int) else "float"
         return {"kind": kind, "range": f"{value.start} to {value.end}", "log": is_log}
-    if one.is_range_sweep() and not is_grid:  # a grid leaves out the end of a range, a search includes it
+    if override.is_range_sweep() and not is_grid:  # a grid leaves out the end of a range, a search includes it
         kind = "int" if isinstance(value.start, int) and isinstance(value.step, int) else "float"
         return {"kind": kind, "range": f"{value.start} to {value.stop}, step {value.step}", "log": is_log}
-    return {"kind": "choice", "range": ", ".join(one.sweep_string_iterator()), "log": False}
+    return {"kind": "choice", "range": ", ".join(override.sweep_string_iterator()), "log": False}
 
 
 def _range_of(described: Mapping[str, Any]) -> str:

@@ -186,10 +186,10 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _default_of(one: dataclasses.Field[Any]) -> Any:
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return NO_DEFAULT if one.default is MISSING else one.default
+def _default_of(setting: dataclasses.Field[Any]) -> Any:
+    if setting.default_factory is not MISSING:
+        return setting.default_factory()
+    return NO_DEFAULT if setting.default is MISSING else setting.default
 
 
 @cache

@@ -151,14 +151,16 @@ def read_example(run: str | Path) -> DemoExample:
         return NO_EXAMPLE
     try:
         shown = json.loads(read_text(record))["example"]
-        one = DemoExample(
+        demo = DemoExample(
             shown.get("context", ""), shown.get("questions", []), shown.get("declined", []), shown.get("score", "")
         )
-        are_lists = isinstance(one.questions, list) and isinstance(one.declined, list)
-        is_usable = are_lists and all(isinstance(text, str) for text in [one.context, one.score, *one.all_questions])
+        are_lists = isinstance(demo.questions, list) and isinstance(demo.declined, list)
+        is_usable = are_lists and all(
+            isinstance(text, str) for text in [demo.context, demo.score, *demo.all_questions]
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return NO_EXAMPLE
-    return one if is_usable else NO_EXAMPLE
+    return demo if is_usable else NO_EXAMPLE
 
 
 class Demo:
@@ -446,7 +448,7 @@ class PunctualProtocol(H11Protocol):
             known = [connection for connection in self.connections if isinstance(connection, PunctualProtocol)]
             idle = [connection for connection in known if connection.is_idle and not connection.transport.is_closing()]
             if idle:
-                min(idle, key=lambda one: one.opened).transport.abort()
+                min(idle, key=lambda connection: connection.opened).transport.abort()
         super().connection_made(transport)
         self.opened = self.loop.time()
         self._watch()

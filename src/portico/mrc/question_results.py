@@ -24,8 +24,8 @@ def question_results(examples: Iterable[Mapping[str, Any]], answers: Answers) ->
             span = offset + span[0], offset + span[1]
         text = answers.predictions[key]
         nbest = answers.nbest[key]
-        one = question_result(join_contexts(example), text, span=span, nbest=nbest, null_odds=null_odds.get(key))
-        results.append(one)
+        question = question_result(join_contexts(example), text, span=span, nbest=nbest, null_odds=null_odds.get(key))
+        results.append(question)
     return results
 
 

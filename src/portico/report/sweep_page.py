@@ -97,7 +97,7 @@ def _describe_best(
     tied = [job["number"] for job in jobs if job["status"] == "finished" and job["objective"].get(name) == reached]
     who = f"Run {tied[0]} reaches" if len(tied) == 1 else f"Runs {', '.join(map(str, tied))} all reach"
     sentence = f"{who} {name} {format_value(reached)}."
-    way = max(baselines, key=lambda one: baselines[one], default=None)
+    way = max(baselines, key=lambda name: baselines[name], default=None)
     if way is not None:
         relation = "That is no better than" if reached < baselines[way] + _SAME else "That is better than"
         sentence += f" {relation} {way}, which gives {format_value(baselines[way])}."

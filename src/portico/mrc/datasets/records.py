@@ -36,11 +36,11 @@ def num_lost_questions(value: object) -> int:
     count = 0
     inner = [value]
     while inner:
-        one = inner.pop()
-        if isinstance(one, Mapping) and not one.keys().isdisjoint(_OF_A_QUESTION):
+        item = inner.pop()
+        if isinstance(item, Mapping) and not item.keys().isdisjoint(_OF_A_QUESTION):
             count += 1
-        elif isinstance(one, Mapping | list):
-            inner.extend(one.values() if isinstance(one, Mapping) else one)
+        elif isinstance(item, Mapping | list):
+            inner.extend(item.values() if isinstance(item, Mapping) else item)
     return max(count, 1)
 
 

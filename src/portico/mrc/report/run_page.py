@@ -261,7 +261,7 @@ def tiles(
             ("F1, has answer", answerable, "f1", ("HasAns_f1",)),
             ("Accuracy, no answer", unanswerable, "exact", ("NoAns_exact",)),
         ]
-    wanted.sort(key=lambda one: first not in one[3])
+    wanted.sort(key=lambda row: first not in row[3])
     scores = []
     for label, scored, name, names in wanted:
         group = score(label, scored) if scored else None
