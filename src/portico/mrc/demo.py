@@ -155,12 +155,10 @@ def read_example(run: str | Path) -> DemoExample:
             shown.get("context", ""), shown.get("questions", []), shown.get("declined", []), shown.get("score", "")
         )
         are_lists = isinstance(demo.questions, list) and isinstance(demo.declined, list)
-        is_usable = are_lists and all(
-            isinstance(text, str) for text in [demo.context, demo.score, *demo.all_questions]
-        )
+        is_valid = are_lists and all(isinstance(text, str) for text in [demo.context, demo.score, *demo.all_questions])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return NO_EXAMPLE
-    return demo if is_usable else NO_EXAMPLE
+    return demo if is_valid else NO_EXAMPLE
 
 
 class Demo:
