@@ -59,7 +59,7 @@ class Rule:
         return is_number and is_small and (self.least is None or value >= self.least)
 
     def suits(self, value: object) -> bool:
-        """Return whether code may give ``value``, which transformers takes more freely than a configuration does.
+        """Return whether a Python caller may pass ``value``; transformers is more lenient than a configuration file.
 
         The range is not checked. A whole number passes for an integer, 0, 1 and words such as "true" for a switch, and
         an object of another class for anything.

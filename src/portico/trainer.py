@@ -591,8 +591,7 @@ class Trainer:
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint is not None and is_fast_dev_run(self._core.lightning_trainer):
             raise InputError(
-                "`fast_dev_run` takes the first steps of a run, which a checkpoint has behind it; leave "
-                "`resume_from_checkpoint` out."
+                "`fast_dev_run` runs only the first steps, so it cannot resume; remove `resume_from_checkpoint`."
             )
         self._memory_tracker.start()
         self.is_in_train = True

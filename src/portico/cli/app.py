@@ -70,7 +70,7 @@ Task = Callable[[DictConfig], object]
 
 @ends_with_its_reader
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compose the configuration that ``arguments`` describe, by default those of ``sys.argv``, and run it or a sweep.
+    """Compose the configuration that ``arguments`` describe, by default ``sys.argv``, and run it or a sweep.
 
     Exits with one paragraph on stderr: with code 1 if the user's input cannot be used or a file cannot be opened,
     with code 130 after an interrupt. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.

@@ -1,4 +1,4 @@
-"""Hydra's and OmegaConf's errors in one paragraph: what came, what is allowed, what to set."""
+"""Hydra's and OmegaConf's errors in one paragraph: what was given, what is allowed, what to set."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping

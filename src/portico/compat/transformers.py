@@ -141,7 +141,7 @@ _OTHER_HOMES = (
 
 
 class MissingName:
-    """Stands for a name that the installed transformers does not have. Whoever uses it is told which releases do.
+    """Stands for a name that the installed transformers lacks. Its use raises an error that names releases with it.
 
     An import, an annotation, a check of a type and a base class may name it, since they run when a module is imported.
     """
@@ -289,7 +289,7 @@ def restrict_to_packed(pattern: "Callable[..., Any]", packed_BL: "torch.Tensor")
 
 
 def hf_api() -> "HfApi":
-    """Return the client of the hub, which tells it of transformers."""
+    """Return a client that identifies itself to the hub as transformers."""
     from huggingface_hub import HfApi
 
     return HfApi(library_name="transformers", library_version=transformers.__version__)

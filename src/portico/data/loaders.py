@@ -315,7 +315,7 @@ def _keep(*objects: Any) -> None:
 
 @dataclass(frozen=True)
 class _ObservedIndices:
-    """The indices of a loader's batches; observers are told when they are drawn."""
+    """The indices of a loader's batches; observers are notified when they are drawn."""
 
     loader: DataLoaderShard
     indices: Iterable[Any]
@@ -455,7 +455,7 @@ def num_examples_in_round(loader: "Loader") -> int | None:
 
 
 def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard | None":
-    """Return a loader without the first ``num_examples`` of all processes; ``None`` if they cannot be told.
+    """Return a loader without the first ``num_examples`` of all processes; ``None`` if they cannot be identified.
 
     Batch samplers of other classes have batches of any size; workers and processes may read different files.
     """

@@ -275,8 +275,8 @@ def begin_call(strategy: "Strategy", call: str) -> None:
 class Declarations:
     """Ends a run whose processes do different things, which would wait for each other until ``ddp_timeout``.
 
-    After each step a process declares what it does before the next one: log, evaluate, save, stop. It tells the others
-    only if there is something to tell, and reads what they have told only while a step takes long.
+    After each step a process declares what it does before the next one: log, evaluate, save, stop. It sends the
+    others only what is out of the ordinary, and reads what they have sent only while a step takes long.
     """
 
     def __init__(self) -> None:

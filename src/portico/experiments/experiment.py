@@ -84,7 +84,7 @@ RESERVED_TRAINER_ARGUMENTS = (
 @data_only
 @dataclass(kw_only=True)
 class Placement:
-    """The group ``strategy``: where an experiment runs, in the words of ``lightning.Trainer``."""
+    """The group ``strategy``: where an experiment runs, as arguments of ``lightning.Trainer``."""
 
     strategy: str | None = None
     """Lightning strategy, such as ddp; null: Lightning's choice."""

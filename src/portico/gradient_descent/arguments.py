@@ -221,7 +221,7 @@ def check_world_size(world_size: int, num_processes: int, *, distributed: bool) 
 def resolve_precision(
     opt_level: str | None, use_amp: bool, grad_scaling: bool, precision: str | None, accelerator: str | None
 ) -> dict[str, Any]:
-    """Return Lightning's ``precision``, if it is chosen; ``precision`` takes precedence over AllenNLP's words."""
+    """Return Lightning's ``precision``, if it is chosen; ``precision`` takes precedence over AllenNLP's arguments."""
     if use_amp and not grad_scaling:
         raise ConfigurationError(
             "`grad_scaling=False` with `use_amp=True` is not possible: Lightning's half precision always scales the "

@@ -190,7 +190,7 @@ class GradientDescentExperiment(Experiment):
         return parts.model.eval().requires_grad_(False), iter(parts.validation_data_loader)
 
     def _prepare(self) -> tuple[Any, "_Parts"]:
-        """Seed the run, and return the arguments of the trainer and the parts it is given."""
+        """Seed the run, and return the arguments and the parts of the trainer."""
         if self.allennlp_config is None:
             seed = self.args(output_dir=self.output_dir).seed
             _seed(random_seed=seed, numpy_seed=seed, pytorch_seed=seed)

@@ -408,7 +408,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         return backward_called
 
     def rescale_gradients(self) -> float | None:
-        """Scale the gradients down to ``grad_norm``, if it is a number; return the norm they had, if it is set."""
+        """Clip the gradients to ``grad_norm``, if it is a number; return their norm before, if it is set."""
         if not self._grad_norm:
             return None
         if self._grad_norm is True:

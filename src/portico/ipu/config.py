@@ -159,7 +159,7 @@ def _check_combination(values: Mapping[str, Any], prefix: str) -> None:
 
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:
-    """Return all attributes: those given, and for the others their default or what follows from those given."""
+    """Return all attributes, with defaults, or derived values, for those not given."""
     values = {name: copy.deepcopy(attribute.default) for name, attribute in ATTRIBUTES.items()}
     values |= {name: value for name, value in given.items() if value is not None}
     counts_layers = values["ipus_per_replica"] is None or values["inference_layers_per_ipu"] is not None

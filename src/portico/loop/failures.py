@@ -106,7 +106,7 @@ def _get_qualified_name(function: Any) -> str:
 
 
 def _difference(function: Callable[..., Any], expected: inspect.Signature) -> str:
-    """Return which required parameters a function lacks, which Python does not say, and what it may be meant as."""
+    """Return which required parameters a function lacks, which Python does not say, and what it may be instead."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some functions written in C have no signature

@@ -171,7 +171,7 @@ def schedule_new_groups(scheduler: "Scheduler | None", optimizer: torch.optim.Op
 
 
 def drop_misfit_states(optimizer: Any, model: nn.Module, shapes: Mapping[str, torch.Size]) -> None:
-    """Drop the states of parameters whose shape is not in ``shapes``, those of the last training, with a warning.
+    """Drop the states of parameters whose shape is not in ``shapes``, the shapes of the last training, with a warning.
 
     ``model.resize_token_embeddings`` changes parameters in place. Fused kernels then read beyond the states, which
     ends the interpreter, also under transformers.

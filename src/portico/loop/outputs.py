@@ -30,7 +30,7 @@ _GROWS_IN_PLACE = sys.platform == "linux"
 
 
 def _memory(num_bytes: int, earlier: mmap.mmap | None = None) -> mmap.mmap:
-    """Return memory of ``num_bytes``, at least one byte, keeping what fits of ``earlier``, which must have no views.
+    """Return a buffer of ``num_bytes`` that starts with the contents of ``earlier``; no views of it may exist.
 
     A memory map grows by moving pages instead of bytes, and its pages cost nothing until they are written; growing an
     array holds it twice for a while. The pages are freed with the last view.

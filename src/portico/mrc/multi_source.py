@@ -107,7 +107,7 @@ def _concatenate(datasets: object) -> Any:
     empty = [str(number) for number, dataset in enumerate(sets) if len(dataset) == 0]
     if empty:
         raise InputError(
-            f"Of the {len(sets)} datasets number {', '.join(empty)} (from 0) is empty; leave it out, or fill it."
+            f"Dataset {', '.join(empty)} of {len(sets)} (counting from 0) is empty; remove it or add examples."
         )
     return ConcatDataset(sets) if sets is datasets else datasets
 

@@ -76,7 +76,7 @@ class AnswerSession(EvaluationSession):
             raise InputError(
                 f"{type(self.model).__name__} was asked for logits and returned a single number first, as a model "
                 "does that computes its loss; name the columns of the labels, as in "
-                "`label_names=['start_positions', 'end_positions']`, so that the loss is told from the logits."
+                "`label_names=['start_positions', 'end_positions']`, so that the loss is not taken for logits."
             )
         # Gathered batches are in the order of the features; the last one may end with rows that repeat the first.
         first = self._num_kept

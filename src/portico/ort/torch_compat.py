@@ -71,7 +71,7 @@ def box_inputs(module: GraphModule) -> Callable[[list[Any]], Any]:
 
 
 def cacheable(kind: type[OutputCode], compiler: Callable[..., OutputCode]) -> Any:
-    """Mark a compiler of graphs as one whose results AOTAutograd's cache may store."""
+    """Mark a graph compiler whose results AOTAutograd may cache."""
     return SerializableAOTDispatchCompiler(kind, compiler)
 
 

@@ -125,7 +125,7 @@ def render_page(
 
 
 def check_writable(path: Path) -> None:
-    """Raise an ``InputError`` if a page cannot be written there, before the long work of which it is the report."""
+    """Raise an ``InputError`` if a page cannot be written there, before the long run that it reports on."""
     is_other = path.exists() and not path.is_file()  # a folder, a terminal, a pipe
     if is_other or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError(f"`--report {path}` cannot be written; name a file in a folder that exists.")

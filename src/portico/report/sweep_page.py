@@ -1,4 +1,4 @@
-"""The report of a sweep: what its runs tried and reached, as one page that links to the report of each run."""
+"""The report of a sweep: the settings and scores of its runs, as one page that links to the report of each run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -236,7 +236,7 @@ def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:
 
 
 def _tradeoff_chart(summary: Mapping[str, Any], y_name: str, x_name: str) -> Markup:
-    """Return a chart of two objectives with a dot for each run, and what can be had of one for the other."""
+    """Return a chart of two objectives with a dot for each run, and the trade-off between them."""
     goals = {name: summary["goals"][name] for name in (x_name, y_name)}
     jobs = [job for job in summary["jobs"] if _has_scores(job, goals)]
     if not jobs:

@@ -103,7 +103,7 @@ class TaskExperiment(TrainerExperiment):
             # If none has a target, the error below names the keys of the records.
             usable = list(filter(self.task.has_target, usable)) or usable
         if not usable:
-            raise InputError(f"There are no records in the data for '{split}'; set `data` to others.")
+            raise InputError(f"No records for the '{split}' split; point `data` at a file that has some.")
         if len(usable) < len(records):
             logger.warning(
                 "%d of %d records for '%s' are empty and left out.", len(records) - len(usable), len(records), split

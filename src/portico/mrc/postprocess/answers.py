@@ -308,7 +308,7 @@ def _encode(values: Sequence[str] | Floats) -> list[str]:
 
 def _encode_logits(logit_N: Floats) -> list[str]:
     """Return the JSON of each of some logits, most of which come several times."""
-    # By their bits, which tell 0.0 from -0.0.
+    # By their bits, which distinguish 0.0 from -0.0.
     bits, places_N = np.unique(logit_N.view(f"i{logit_N.itemsize}"), return_inverse=True)
     texts: list[str] = np.array(_encode(bits.view(logit_N.dtype)), object)[places_N].tolist()
     return texts
