@@ -1936,7 +1936,7 @@ OURS = (
             "open_text",
             "csv_rows",
             "parquet_rows",
-            "numbered",
+            "number_records",
             "entries",
             "_parse",
         )
