@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, Da
 
 from portico.experiments.from_scratch import train_wordpiece_tokenizer
 from portico.mrc import Featurizer, read_examples
-from portico.mrc.collators import PackingCollator, by_columns
+from portico.mrc.collators import PackingCollator, batch_by_columns
 from portico.mrc.corpus import generate
 from portico.mrc.packing import enable_packing
 
@@ -109,7 +109,7 @@ def main() -> None:
     order = torch.randperm(len(features))[: options.batches * options.batch_size].split(options.batch_size)
     ways = {}
     for name, collator in collators.items():
-        rows, collate = by_columns(features, collator)
+        rows, collate = batch_by_columns(features, collator)
         given = rows.rows if rows is not features else lambda indices: [features[index] for index in indices]
         ways[name] = [given(indices.tolist()) for indices in order], collate
     compare(model, ways, options)

@@ -27,7 +27,7 @@ import transformers
 from record import record
 
 import portico.ort
-from portico.ort.api import compiled_call
+from portico.ort.api import get_compiled_call
 
 SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 BLOCKS = {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 256], "depths": [2, 2, 2, 2], "layer_type": "basic"}
@@ -274,7 +274,7 @@ def compare_time(options: argparse.Namespace) -> None:
         spread = f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})"
         print(f"{way:12} {statistics.median(measured) * 1e3:7.0f} ms a step, of eager mode's {spread}")
     if options.profile:
-        print(compiled_call(made["onnxruntime"][0]).report)
+        print(get_compiled_call(made["onnxruntime"][0]).report)
 
 
 if __name__ == "__main__":

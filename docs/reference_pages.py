@@ -18,7 +18,7 @@ import yaml
 from portico.__main__ import COMMANDS, build_parser
 from portico.arguments import TrainingArguments
 from portico.cli.composition import compose, config_dir, experiment_names
-from portico.experiments.experiment import TARGET, configured_groups, path_of
+from portico.experiments.experiment import TARGET, iterate_groups, path_of
 from portico.experiments.settings import NO_DEFAULT, Setting, schema_of
 from portico.gradient_descent import run as gradient_descent_run
 from portico.loop import run
@@ -100,7 +100,7 @@ def _classes() -> dict[tuple[str, Any], tuple[dict[str, Setting], list[str]]]:
     """Return the keys of each class by group, and the experiments that build it; none if only a file names it."""
     found: dict[tuple[str, Any], tuple[dict[str, Setting], list[str]]] = {}
     for experiment in experiment_names():
-        for one in configured_groups(compose(experiment=experiment)):
+        for one in iterate_groups(compose(experiment=experiment)):
             found.setdefault((one.name, one.target), (dict(one.settings.known), []))[1].append(experiment)
     for group in ("data", "metric", "model", "postprocess", "preprocess", "task"):
         for path in sorted((config_dir() / group).glob("*.yaml")):

@@ -28,6 +28,7 @@ MOST_ROOT_MODULES = 12
 MOST_UNTYPED = 0.08
 MOST_UNTYPED_IN_A_ROOM = 0.12
 FEWEST_PARAMETERS = 25  # of a room whose share of untyped ones says something
+MOST_NAMES_WITHOUT_A_VERB = 69
 
 # Hooks of `transformers.Trainer` with these names that the loop calls, since subclasses override them; all else that
 # other modules read of a trainer is public.
@@ -94,10 +95,30 @@ SHARED_FUNCTIONS: Mapping[str, str] = {
     "join": "each command that starts processes has one, which they call",
     "example": "each format of questions has one",
     "questions": "formats whose entries hold several questions have one",
-    "lightning_placement": "AllenNLP's arguments are placed as training arguments are",
+    "resolve_placement": "AllenNLP's arguments are placed as training arguments are",
     "random_states": "of a recorded step, and of AllenNLP's checkpoints",
     "write_page": "the page of a comparison of libraries, and of runs",
 }
+
+# A function is named with a verb. These begin other names: prepositions, participles, and what looks like one.
+_PREPOSITION = re.compile(
+    "of|in|with|without|from|as|at|by|for|to|after|before|between|under|over|beyond|below|above|until|since|within|"
+    "during|near|inside|outside|per|than|like"
+)
+_PARTICIPLE = re.compile(
+    r"made|kept|given|found|taken|told|meant|sent|held|left|lost|begun|chosen|written|built|spent|bound|own|seen|said|"
+    r"hidden|\w+(ed|ing|wn)"
+)
+_NO_PARTICIPLE = re.compile("bring|embed|exceed|feed|need|ping|proceed|ring|seed|setting|shed|speed|string")
+# Names of the functions of other libraries; public names are in the record of the surface.
+_NAMES_OF_OTHER_LIBRARIES = (
+    *("embedding", "masked_fill", "grouped_matmul", "grouped_matmul_backward"),  # torch
+    *("from_training_step_output", "teardown"),  # Lightning
+    *("_nested_gather", "_sorted_checkpoints"),  # transformers
+)
+_PUBLIC_NAMES = frozenset(
+    re.findall(r"\.(\w+)\(", (Path(__file__).parent / "frozen/public_surface.txt").read_text(encoding="utf-8"))
+)
 
 # Modules under 40 lines that a single module imports, and why each is not a section of that module.
 SMALL_MODULES: Mapping[str, str] = {}
@@ -143,6 +164,7 @@ def violations(package: Path) -> list[str]:
         found += _method_collections(module)
         found += _large_protocols(module)
         found += _long_functions(module)
+        found += _vague_loops(module)
         found += _assignments_to_own_classes(module, package.name)
         found += _assignments_of_unrelated_values(module)
         found += _imports_by_name(module)
@@ -161,6 +183,7 @@ def violations(package: Path) -> list[str]:
     found += _rooms_that_look_up(modules, package.name)
     found += _private_uses_of_the_trainer(modules)
     found += _untyped_rooms(modules)
+    found += _names_without_a_verb(modules)
     found += _generated_files(package)
     return sorted(found)
 
@@ -401,7 +424,7 @@ def _imports_by_name(module: Module) -> Iterator[str]:
     for node in ast.walk(module.tree):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         if called.rpartition(".")[2] == "import_module" and module.name not in IMPORTERS_BY_NAME:
-            yield f"{module.path}:{node.lineno} imports by name: import it in the function, or use imports.named"
+            yield f"{module.path}:{node.lineno} imports by name: import it in the function, or use imports.import_name"
 
 
 def _full_loads(module: Module) -> Iterator[str]:
@@ -530,6 +553,42 @@ def _long_functions(module: Module) -> Iterator[str]:
             num_lines = node.end_lineno - node.lineno + 1
             if num_lines > MOST_FUNCTION_LINES:
                 yield f"{module.path}: {node.name} has {num_lines} lines, more than {MOST_FUNCTION_LINES}"
+
+
+def _vague_loops(module: Module) -> Iterator[str]:
+    """Find loops and comprehensions whose variable is `one`."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and ast.unparse(node.target) == "one":
+            yield f"{module.path}:{node.target.lineno} has a loop `for one in`: name what the variable holds"
+
+
+def _names_without_a_verb(modules: Modules) -> Iterator[str]:
+    names = [name for module in modules.values() for name in _functions_without_a_verb(module)]
+    if len(names) > MOST_NAMES_WITHOUT_A_VERB:
+        yield (
+            f"{len(names)} functions begin with a participle or a preposition, more than {MOST_NAMES_WITHOUT_A_VERB}: "
+            f"begin with a verb. {', '.join(names)}"
+        )
+
+
+def _functions_without_a_verb(module: Module) -> Iterator[str]:
+    """Find functions that are named like a value; a context manager, a property and an override may be."""
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_named_otherwise(node):
+            continue
+        word = node.name.strip("_").partition("_")[0]
+        is_participle = _PARTICIPLE.fullmatch(word) and not _NO_PARTICIPLE.fullmatch(word)
+        if _PREPOSITION.fullmatch(word) or is_participle:
+            yield f"{module.path}:{node.lineno} {node.name}"
+
+
+def _is_named_otherwise(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    kinds = " ".join(map(ast.unparse, node.decorator_list)) + (ast.unparse(node.returns) if node.returns else "")
+    return (
+        re.search(r"property|setter|[Cc]ontext_?[Mm]anager|override|overload", kinds) is not None
+        or node.name in _NAMES_OF_OTHER_LIBRARIES
+        or node.name in _PUBLIC_NAMES
+    )
 
 
 def _small_modules(modules: Modules, package: str) -> Iterator[str]:

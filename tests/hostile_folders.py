@@ -473,7 +473,9 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
     "what a module of ours imports": {
         "callbacks/one": {"_target_": "portico.imports.import_module", "name": "theirs"}
     },
-    "a function of ours": {"callbacks/one": {"_target_": "portico.imports.named", "module": "theirs", "name": "x"}},
+    "a function of ours": {
+        "callbacks/one": {"_target_": "portico.imports.import_name", "module": "theirs", "name": "x"}
+    },
     "a pickle, by the gate itself": {
         "callbacks/one": {"_target_": "portico.trust.files.load_own", "file": "FOLDER/theirs.pkl"}
     },

@@ -32,7 +32,7 @@ from portico.cli.jobs import (
     SweepJob,
     command_of_job,
     end_processes,
-    prepared_job,
+    prepare_job,
     start_process,
     threads_of_each,
 )
@@ -113,11 +113,11 @@ class CommandLauncher(Launcher, ABC):
         """Start jobs and return at once."""
         jobs = []
         for number, overrides in enumerate(job_overrides, initial_job_idx):
-            composed, job = prepared_job(self.hydra_context, self.config, overrides, number)
+            composed, job = prepare_job(self.hydra_context, self.config, overrides, number)
             job.write()
-            command = command_of_job(composed.hydra, job.folder)
-            remove_detour(job.folder / LOG_FILE)
-            jobs.append(StartedJob(job, logged(command, job.folder / LOG_FILE, self._num_threads(len(job_overrides)))))
+            command, log = command_of_job(composed.hydra, job.folder), job.folder / LOG_FILE
+            remove_detour(log)
+            jobs.append(StartedJob(job, log_output(command, log, self._num_threads(len(job_overrides)))))
         try:
             self.start_commands(jobs)
         except (TypeError, ValueError, NameError, RuntimeError) as error:  # what submitit and Ray raise for settings
@@ -166,7 +166,7 @@ class CommandLauncher(Launcher, ABC):
         print(f"\r{line}" if is_screen else line, end=end, file=sys.stderr, flush=True)
 
 
-def logged(command: Sequence[str], log: Path, num_threads: int | None = None) -> list[str]:
+def log_output(command: Sequence[str], log: Path, num_threads: int | None = None) -> list[str]:
     """Return a command that writes its output to a file and runs in this folder, by default with ``num_threads``."""
     threads = "" if num_threads is None else f"export OMP_NUM_THREADS=${{OMP_NUM_THREADS:-{num_threads}}}; "
     return [
@@ -188,7 +188,7 @@ class JoblibLauncher(CommandLauncher):
                 f"`hydra.launcher.n_jobs={n_jobs}` cannot be used; set it to the number of jobs at a time, or to -1 "
                 "for one on each core."
             )
-        self.joblib = _imported("joblib")
+        self.joblib = _import_package("joblib")
         self.n_jobs = n_jobs
         self.lock = threading.Lock()
         self.is_ending = False
@@ -206,12 +206,12 @@ class JoblibLauncher(CommandLauncher):
         workers = self.joblib.Parallel(n_jobs=self.n_jobs, backend="threading")
         threading.Thread(target=workers, args=(work,), daemon=True).start()
 
-    def _run(self, one: StartedJob) -> None:
+    def _run(self, started: StartedJob) -> None:
         with self.lock:
             if self.is_ending:
                 return
-            one.handle.process = start_process(one.job, one.command)
-        one.handle.set_result(one.handle.process.wait())
+            started.handle.process = start_process(started.job, started.command)
+        started.handle.set_result(started.handle.process.wait())
 
     @override
     def end(self, jobs: Sequence[StartedJob]) -> None:
@@ -237,7 +237,7 @@ class SubmititLauncher(CommandLauncher):
     folder: str
 
     def __post_init__(self) -> None:
-        self.submitit = _imported("submitit")
+        self.submitit = _import_package("submitit")
 
     @override
     def num_on_this_machine(self, num_jobs: int) -> int | None:
@@ -272,7 +272,7 @@ class RayLauncher(CommandLauncher):
     remote: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        self.ray = _imported("ray")
+        self.ray = _import_package("ray")
 
     @override
     def start_commands(self, jobs: Sequence[StartedJob]) -> None:
@@ -295,7 +295,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(dict(values)), resolve=True))
 
 
-def _imported(name: str) -> Any:
+def _import_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:

@@ -123,7 +123,7 @@ class OptunaSweeper(Sweeper):
                 "leave it out.",
                 sweep["subdir"],
             )
-        self.bounds = {text: _bound(text) for text in self.constraints or ()}
+        self.bounds = {text: _parse_constraint(text) for text in self.constraints or ()}
 
     def _check_settings(self) -> None:
         rules = {name: setting.rule for name, setting in schema_of(type(self)).known.items()}
@@ -369,7 +369,7 @@ class OptunaSweeper(Sweeper):
                     f"The study does not fit the search space of this command ({error}); choose values as in the "
                     "command that began it, or set hydra.sweep.dir to another folder."
                 ) from error
-        space = {**self.space, **self._suggested(trial)}
+        space = {**self.space, **self._suggest_values(trial)}
         self._check_point(
             "The study", {key: value for key, value in trial.params.items() if key not in self.fixed}, space
         )
@@ -377,13 +377,13 @@ class OptunaSweeper(Sweeper):
         trial.set_user_attr(_WORKER, f"{socket.gethostname()}:{os.getpid()}")
         trial.set_user_attr(_FOLDER, str(self.folder))
         overrides = list(filter_overrides(self._overrides(trial)))
-        job = SweepJob.of(self.folder / str(trial.number), trial.number, overrides)
+        job = SweepJob.find_or_create(self.folder / str(trial.number), trial.number, overrides)
         job.trial = cast(ReportedTrial, {**self.reporting, "id": trial._trial_id})
         job.write()
         self.jobs[trial.number] = job
         return trial
 
-    def _suggested(self, trial: Any) -> Mapping[str, Any]:
+    def _suggest_values(self, trial: Any) -> Mapping[str, Any]:
         """Let the user's function suggest its values of a trial, and return their distributions by key."""
         import optuna
 
@@ -467,7 +467,7 @@ class OptunaSweeper(Sweeper):
             results["solutions"] = [{"params": trial.params, "values": trial.values} for trial in kept]
         elif kept:
             choose = max if self.study.direction.name == "MAXIMIZE" else min
-            best: Any = choose(kept, key=lambda one: float(one.value or 0))
+            best: Any = choose(kept, key=lambda trial: float(trial.value or 0))
             results |= {"best_params": best.params, "best_value": best.value}
         with replaced(self.folder / "optimization_results.yaml") as staging:
             OmegaConf.save(OmegaConf.create(results), staging)
@@ -480,22 +480,22 @@ def _is_feasible(trial: Any) -> bool:
 # ---- The search space ----
 
 
-def distribution_of(one: Override) -> Any:
+def distribution_of(override: Override) -> Any:
     """Return the distribution of an override in Hydra's grammar; a range includes both ends, as in hydra-optuna."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    value: Any = one.value()
+    value: Any = override.value()
     is_log = "log" in getattr(value, "tags", ())
-    if one.is_interval_sweep():
+    if override.is_interval_sweep():
         if value.start is None or value.end is None:
-            raise InputError(f"'{one.input_line}' has no end; write interval(<low>, <high>).")
+            raise InputError(f"'{override.input_line}' has no end; write interval(<low>, <high>).")
         are_whole = isinstance(value.start, int) and isinstance(value.end, int)
         return (IntDistribution if are_whole else FloatDistribution)(value.start, value.end, log=is_log)
-    if one.is_range_sweep() and not value.shuffle:
+    if override.is_range_sweep() and not value.shuffle:
         if all(isinstance(part, int) for part in (value.start, value.stop, value.step)):
             return IntDistribution(value.start, value.stop, step=value.step, log=is_log)
         return FloatDistribution(value.start, value.stop, step=value.step)
-    return CategoricalDistribution([_number_or_text(text) for text in one.sweep_string_iterator()])
+    return CategoricalDistribution([_number_or_text(text) for text in override.sweep_string_iterator()])
 
 
 def distribution_of_config(key: object, config: Mapping[str, Any]) -> Any:
@@ -532,16 +532,16 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _grid_values(key: str, one: Any) -> list[Any]:
-    if hasattr(one, "choices"):
-        return list(one.choices)
-    if one.step is None:
+def _grid_values(key: str, distribution: Any) -> list[Any]:
+    if hasattr(distribution, "choices"):
+        return list(distribution.choices)
+    if distribution.step is None:
         raise InputError(f"The grid sampler cannot enumerate {key}; give it a choice(...) or a range(...).")
-    count = int((one.high - one.low) / one.step + 1e-9) + 1
-    return [one.low + index * one.step for index in range(count)]
+    count = int((distribution.high - distribution.low) / distribution.step + 1e-9) + 1
+    return [distribution.low + index * distribution.step for index in range(count)]
 
 
-def _bound(text: str) -> tuple[str, Any]:
+def _parse_constraint(text: str) -> tuple[str, Any]:
     """Return the metric of a constraint, and the function that returns by how much a value violates it."""
     parts = _CONSTRAINT.fullmatch(text)
     if parts is None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from poptorch_emulator.containers import leaves_of, map_structure, map_tensors, named_tensors, parser_of
+from poptorch_emulator.containers import iterate_tensors, leaves_of, map_structure, map_tensors, parser_of
 from poptorch_emulator.enums import OutputMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.machine import settings
@@ -43,7 +43,7 @@ class BatchLayout:
     input_group_size: int = 1
 
     @classmethod
-    def of(cls, options: Options) -> Self:
+    def from_options(cls, options: Options) -> Self:
         accumulation = options.Training.gradient_accumulation
         return cls(options.device_iterations, accumulation, options.replication_factor, options.input_group_size)
 
@@ -109,15 +109,15 @@ class ModelInputs:
             if parameter.kind is not parameter.POSITIONAL_ONLY and bound.arguments.get(name, ()) is parameter.default:
                 del bound.arguments[name]
         arguments = (
-            tuple(map_tensors(_to_device, value) for value in bound.args),
-            {name: map_tensors(_to_device, value) for name, value in bound.kwargs.items()},
+            tuple(map_tensors(_cast_for_device, value) for value in bound.args),
+            {name: map_tensors(_cast_for_device, value) for name, value in bound.kwargs.items()},
         )
-        for argument, value in self.by_name(arguments).items():
-            for path, tensor in named_tensors(argument, value):
+        for argument, value in self.name_arguments(arguments).items():
+            for path, tensor in iterate_tensors(argument, value):
                 self._layout.check(path, tensor)
         return arguments
 
-    def by_name(self, arguments: Arguments) -> dict[str, Any]:
+    def name_arguments(self, arguments: Arguments) -> dict[str, Any]:
         """Return bound arguments by the names of parameters."""
         args, kwargs = arguments
         names = [
@@ -130,11 +130,11 @@ class ModelInputs:
 
     def compile(self, arguments: Arguments) -> None:
         """Remember the containers, types, shapes and constants that the program is compiled for."""
-        self._compiled = map_tensors(lambda tensor: tensor.detach().to("meta"), self.by_name(arguments))
+        self._compiled = map_tensors(lambda tensor: tensor.detach().to("meta"), self.name_arguments(arguments))
 
     def check(self, arguments: Arguments) -> None:
         """Raise ``Error`` if arguments differ from the compiled ones in more than the values of tensors."""
-        got = self.by_name(arguments)
+        got = self.name_arguments(arguments)
         if got.keys() != self._compiled.keys():
             raise Error(
                 f"Keys mismatch for the arguments: expected {list(self._compiled)} but got {list(got)}. {_WHY}"
@@ -150,7 +150,7 @@ def device_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def _to_device(tensor: Tensor) -> Tensor:
+def _cast_for_device(tensor: Tensor) -> Tensor:
     if tensor.requires_grad:
         raise Error(
             "An input tensor to an IPU model can not have requires_grad set to True. If you need it, move it into "
@@ -224,7 +224,7 @@ class OutputCollector:
         Scalars of one micro-batch stay scalars; scalars of several become a vector.
         """
         kept = [self._kept[place] for place in sorted(self._kept)]
-        return map_tensors(_to_host, _combine(_concatenate, kept)) if kept else None
+        return map_tensors(_cast_for_host, _combine(_concatenate, kept)) if kept else None
 
     def _is_selected(self, micro_batch: MicroBatch) -> bool:
         if self._mode is OutputMode.All:
@@ -235,7 +235,7 @@ class OutputCollector:
         return (micro_batch.iteration, micro_batch.accumulation) == last
 
 
-def without_backward(outputs: object) -> Any:
+def forbid_backward(outputs: object) -> Any:
     """Return the outputs of a training model, after making ``backward`` of their tensors raise ``Error``."""
 
     def seal(tensor: Any) -> Tensor:
@@ -262,17 +262,17 @@ def _combine(join: Callable[[tuple[Tensor, ...]], Tensor], outputs: list[Any]) -
         return outputs[0]
     columns = iter(zip(*map(leaves_of, outputs), strict=True))
 
-    def combined(_: object) -> Any:
+    def combine(_: object) -> Any:
         column = next(columns)
         return join(column) if isinstance(column[0], Tensor) else column[0]
 
-    return map_structure(combined, outputs[0])
+    return map_structure(combine, outputs[0])
 
 
 def _concatenate(tensors: tuple[Tensor, ...]) -> Tensor:
     return torch.stack(tensors) if not tensors[0].dim() else torch.cat(tensors)
 
 
-def _to_host(tensor: Tensor) -> Tensor:
+def _cast_for_host(tensor: Tensor) -> Tensor:
     # Devices have no 64-bit formats.
     return tensor.int() if tensor.dtype is torch.int64 else tensor.to(device_dtype(tensor.dtype))

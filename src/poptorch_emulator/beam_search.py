@@ -61,11 +61,11 @@ def _best_paths(values_TC: np.ndarray, blank: int, beam_width: int, top_paths: i
     # Of each prefix: log-probabilities of its alignments that end in a blank, and of those that end in its last label.
     beams: dict[Prefix, tuple[float, float]] = {(): (0.0, _NEVER)}
     for values_C in values_TC:
-        beams = dict(_most_probable(_extended(beams, values_C, blank), beam_width))
+        beams = dict(_most_probable(_extend_beams(beams, values_C, blank), beam_width))
     return [(prefix, float(np.logaddexp(*ends))) for prefix, ends in _most_probable(beams, top_paths)]
 
 
-def _extended(
+def _extend_beams(
     beams: dict[Prefix, tuple[float, float]], values_C: np.ndarray, blank: int
 ) -> dict[Prefix, tuple[float, float]]:
     found: dict[Prefix, tuple[float, float]] = defaultdict(lambda: (_NEVER, _NEVER))

@@ -73,22 +73,22 @@ def leaves_of(value: object) -> list[Any]:
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
-    return (tensor for _, tensor in named_tensors("", value))
+    return (tensor for _, tensor in iterate_tensors("", value))
 
 
-def named_tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
+def iterate_tensors(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of the argument ``name`` with names like ``name[key][0]``."""
     parser = parser_of(value)
     if isinstance(value, Tensor):
         yield name, value
     elif parser is not None:
-        yield from named_tensors(name, list(parser.yieldTensors(value)))
+        yield from iterate_tensors(name, list(parser.yieldTensors(value)))
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from named_tensors(f"{name}[{key}]", item)
+            yield from iterate_tensors(f"{name}[{key}]", item)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from named_tensors(f"{name}[{index}]", item)
+            yield from iterate_tensors(f"{name}[{index}]", item)
 
 
 def _rebuilt(mapping: Any, items: dict[Any, Any]) -> Any:

@@ -62,7 +62,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         require_type(options, Options, "options")
         options.freeze()
         self._options = options
-        factor = BatchLayout.of(options).num_parts
+        factor = BatchLayout.from_options(options).num_parts
         self._combined_batch_size = None if batch_size is None else batch_size * factor
         self._drops_rest = drop_last
         self._accessor: AsynchronousDataAccessor | None = None
@@ -149,7 +149,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         batches = super().__iter__()
         if self._worker_size is None or self._combined_batch_size is None:
             return batches
-        return rebatched(batches, self._combined_batch_size, drop_last=self._drops_rest)
+        return rebatch(batches, self._combined_batch_size, drop_last=self._drops_rest)
 
     def terminate(self) -> None:
         """Stop the processes that load."""
@@ -256,11 +256,11 @@ class _CombinedBatchSampler(BatchSampler):
         return (list(chain.from_iterable(window)) for window in windows)
 
 
-def rebatched(batches: Iterable[Any], size: int, *, drop_last: bool) -> Iterator[Any]:
+def rebatch(batches: Iterable[Any], size: int, *, drop_last: bool) -> Iterator[Any]:
     """Yield batches of ``size`` rows from batches of any size."""
     rest: Any = None
     for batch in batches:
-        rest = batch if rest is None else _joined(rest, batch)
+        rest = batch if rest is None else _concatenate(rest, batch)
         while _num_rows(rest) >= size:
             yield _rows(rest, 0, size)
             rest = _rows(rest, size, _num_rows(rest))
@@ -276,7 +276,7 @@ def _num_rows(batch: Any) -> int:
     return len(leaves_of(batch)[0])
 
 
-def _joined(first: Any, second: Any) -> Any:
+def _concatenate(first: Any, second: Any) -> Any:
     leaves = iter(leaves_of(second))
     return map_structure(lambda leaf: torch.cat([leaf, next(leaves)]), first)
 
@@ -332,7 +332,7 @@ class AsynchronousDataAccessor:
         # The `__iter__` of an asynchronous loader leads back here.
         batches = self._dataset.load() if isinstance(self._dataset, DataLoader) else self._dataset
         if self._rebatched_size is not None:
-            batches = rebatched(batches, self._rebatched_size, drop_last=True)
+            batches = rebatch(batches, self._rebatched_size, drop_last=True)
         # Not a thread of `concurrent.futures`: worker processes that are forked in one fail when they exit.
         loader = threading.Thread(target=_load, args=(batches, ready, stopped), daemon=True)
         loader.start()

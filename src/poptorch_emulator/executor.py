@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from poptorch_emulator.batches import Arguments, BatchLayout, ModelInputs, without_backward
+from poptorch_emulator.batches import Arguments, BatchLayout, ModelInputs, forbid_backward
 from poptorch_emulator.enums import ConnectionType, MeanReductionStrategy, OutputMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.faults import current_faults
@@ -65,10 +65,10 @@ class PoplarExecutor:
         self._model = model
         self._training = training
         self._optimizer = optimizer
-        self._options = _with_means_for(optimizer, _own_options(options, training=training))
+        self._options = _use_running_means(optimizer, _prepare_options(options, training=training))
         seed = self._options.random_seed
         self._randomness = DeviceRandomness(settings.seed if seed is None else seed)
-        self._layout = BatchLayout.of(self._options)
+        self._layout = BatchLayout.from_options(self._options)
         self._inputs = ModelInputs(model, self._layout)
         self._program: CompiledProgram | None = None
         # What it was compiled for, which is saved with it.
@@ -202,7 +202,7 @@ class PoplarExecutor:
         faults = current_faults()
         if faults is not None:
             is_current = optimizer is None or optimizer.is_current
-            faults.before_call(self._inputs.by_name(bound), optimizer_is_current=is_current)
+            faults.check_call(self._inputs.name_arguments(bound), optimizer_is_current=is_current)
         if optimizer is None:
             trainers = self._trainers_of_weights()
             if any(trainer._num_training_calls > self._seen_calls.get(trainer, 0) for trainer in trainers):
@@ -213,7 +213,7 @@ class PoplarExecutor:
         outputs = program.train(bound)
         program.memory.download()
         self._num_training_calls += 1
-        return without_backward(outputs)
+        return forbid_backward(outputs)
 
     # ---- The optimizer ----
 
@@ -233,7 +233,7 @@ class PoplarExecutor:
         """
         if not self._training:
             raise Error("setOptimizer is for training models; an inference model has no optimizer.")
-        options = _with_means_for(optimizer, self._options)
+        options = _use_running_means(optimizer, self._options)
         if self._program is None:
             self._options = options
         elif options != self._options:
@@ -432,7 +432,7 @@ class _Destroy:
         return _Destroy, ()
 
 
-def _own_options(options: Options | None, *, training: bool) -> Options:
+def _prepare_options(options: Options | None, *, training: bool) -> Options:
     """Freeze the user's options, and return a frozen copy with an output mode."""
     given = Options() if options is None else options
     if not isinstance(given, Options):
@@ -451,7 +451,7 @@ def _own_options(options: Options | None, *, training: bool) -> Options:
     return own
 
 
-def _with_means_for(optimizer: torch.optim.Optimizer | None, options: Options) -> Options:
+def _use_running_means(optimizer: torch.optim.Optimizer | None, options: Options) -> Options:
     """Check the optimizer, and return the options with running means if it accumulates in half precision.
 
     Sums would overflow there.
@@ -502,7 +502,7 @@ def load(filename: str | Path, edit_opts_fn: Callable[[Options], Any] | None = N
     if edit_opts_fn is not None:
         edit_opts_fn(options)
     program = PoplarExecutor(content["model"], options, content["training"], content["optimizer"])
-    if BatchLayout.of(options) == BatchLayout.of(content["options"]):
+    if BatchLayout.from_options(options) == BatchLayout.from_options(content["options"]):
         program._load(content)
     elif content["rng_state"] is not None:
         program._randomness.state = list(content["rng_state"])

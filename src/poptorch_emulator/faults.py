@@ -30,7 +30,7 @@ class Faults:
     num_calls: int = 0
     """Calls so far."""
 
-    def before_call(self, arguments: dict[str, Any], *, optimizer_is_current: bool) -> None:
+    def check_call(self, arguments: dict[str, Any], *, optimizer_is_current: bool) -> None:
         """Fail or check at the start of a call, whose arguments come by name."""
         self.num_calls += 1
         if self.num_calls in self.fails_on_call:

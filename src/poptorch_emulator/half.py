@@ -42,14 +42,14 @@ class HalfArithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in _SUMS or not any(is_half(argument) for argument in args):
             return func(*args, **(kwargs or {}))
-        named = {name: _widened(value) for name, value in (kwargs or {}).items()}
-        results = func(*map(_widened, args), **named)
+        named = {name: _widen(value) for name, value in (kwargs or {}).items()}
+        results = func(*map(_widen, args), **named)
         if isinstance(results, Tensor):
-            return to_half(results)
+            return round_to_half(results)
         # Attention also returns logarithms, which are in single precision even for half-precision inputs.
         if func is _ATEN._scaled_dot_product_flash_attention_for_cpu.default:
-            return to_half(results[0]), results[1]
-        return tuple(None if result is None else to_half(result) for result in results)
+            return round_to_half(results[0]), results[1]
+        return tuple(None if result is None else round_to_half(result) for result in results)
 
 
 # Functions that read the type of one operand to convert another.
@@ -78,8 +78,8 @@ class HalfNarrowing(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if torch.float32 in formats and not (name.endswith("_") or "batch_norm" in name or name in _CONVERSIONS):
             self.has_mixed = True
-            args = map(_narrowed, args)
-            kwargs = {key: _narrowed(value) for key, value in kwargs.items()}
+            args = map(_narrow, args)
+            kwargs = {key: _narrow(value) for key, value in kwargs.items()}
         return func(*args, **kwargs)
 
 
@@ -87,7 +87,7 @@ def is_half(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype is torch.float16
 
 
-def to_half(tensor: Tensor) -> Tensor:
+def round_to_half(tensor: Tensor) -> Tensor:
     """Round to half precision; what is too large becomes the largest number."""
     return tensor.clamp(-LARGEST, LARGEST).half()
 
@@ -97,11 +97,11 @@ def _operands(args: Iterable[Any]) -> Iterator[Any]:
         yield from argument if isinstance(argument, list | tuple) else (argument,)
 
 
-def _narrowed(value: Any) -> Any:
+def _narrow(value: Any) -> Any:
     if type(value) in (list, tuple):
-        return type(value)(map(_narrowed, value))
-    return to_half(value) if isinstance(value, Tensor) and value.dtype is torch.float32 else value
+        return type(value)(map(_narrow, value))
+    return round_to_half(value) if isinstance(value, Tensor) and value.dtype is torch.float32 else value
 
 
-def _widened(value: Any) -> Any:
+def _widen(value: Any) -> Any:
     return value.float() if is_half(value) else value

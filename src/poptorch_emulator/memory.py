@@ -29,7 +29,7 @@ class ReplicaGroups:
         self.num_members = len(group_of) // self.num_groups
 
     @classmethod
-    def of(cls, parameter: nn.Parameter, num_replicas: int) -> "ReplicaGroups":
+    def get(cls, parameter: nn.Parameter, num_replicas: int) -> "ReplicaGroups":
         """Return the groups that ``parameter.replicaGrouping`` set, or one group of all replicas."""
         kind, size = getattr(parameter, _GROUPING, (CommGroupType.All, 0))
         if kind is CommGroupType.All:
@@ -96,7 +96,7 @@ class DeviceMemory:
         self._num_replicas = num_replicas
         self._broadcasts_buffers = broadcasts_buffers
         self.parameters = dict(module.named_parameters())
-        self.groups = {name: ReplicaGroups.of(parameter, num_replicas) for name, parameter in self.parameters.items()}
+        self.groups = {name: ReplicaGroups.get(parameter, num_replicas) for name, parameter in self.parameters.items()}
         self._grouped = [name for name, groups in self.groups.items() if groups.num_groups > 1]
         self.parameter_ids = frozenset(map(id, self.parameters.values()))
         # The device's tensors of each parameter, one for each group of replicas.

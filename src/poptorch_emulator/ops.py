@@ -54,7 +54,7 @@ def for_loop(count: int, body: Callable[..., Any], inputs: list[Tensor]) -> list
         raise Error(f"poptorch.for_loop takes a list of tensors; a {type(inputs).__name__} was given.")
     values = [tensor.clone() for tensor in inputs]
     for _ in range(count):
-        values = _as_list(body(*values))
+        values = _wrap_in_list(body(*values))
         if len(values) != len(inputs):
             raise Error(
                 f"The body of poptorch.for_loop returned {len(values)} tensors, but takes {len(inputs)}; both have to "
@@ -72,10 +72,10 @@ def cond(
 ) -> list[Tensor]:
     """Apply one of two functions, depending on a computed condition."""
     body, inputs = (then_body, then_inputs) if bool(condition) else (else_body, else_inputs)
-    return _as_list(body(*inputs))
+    return _wrap_in_list(body(*inputs))
 
 
-def _as_list(result: Any) -> list[Tensor]:
+def _wrap_in_list(result: Any) -> list[Tensor]:
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
@@ -237,7 +237,7 @@ def custom_op(
             f"There is no operation {name!r} of the domain {domain!r}: compiled code does not run on the emulator. "
             "Register a Python function with `poptorch_emulator.register_custom_op`, or use torch's operations."
         )
-    outputs = _as_list(function(*inputs, **(attributes or {})))
+    outputs = _wrap_in_list(function(*inputs, **(attributes or {})))
     expected, got = ([(tuple(output.shape), output.dtype) for output in some] for some in (example_outputs, outputs))
     if expected != got:
         raise Error(f"The operation {name!r} returned {got}, but its `example_outputs` are {expected}.")

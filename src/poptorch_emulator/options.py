@@ -71,7 +71,7 @@ class Option:
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
             (value,) = bound.arguments.values()
-            group.set(**{self.option: self._checked(value)})
+            group.set(**{self.option: self._validate(value)})
             return group
 
         setter: Any = set_option
@@ -79,7 +79,7 @@ class Option:
         setter.__signature__ = self._signature
         return set_option
 
-    def _checked(self, value: Any) -> Any:
+    def _validate(self, value: Any) -> Any:
         if isinstance(self.check, type) and issubclass(self.check, Enum):
             value = _member(self.check, value)
         if self.takes_each:
@@ -170,7 +170,7 @@ def _member(kind: type[Enum], value: Any) -> Any:
     return kind.__members__.get(named[1], value) if named and isinstance(value, str) else value
 
 
-def _combining(reduction: ReductionType) -> ReductionType:
+def _check_reduction(reduction: ReductionType) -> ReductionType:
     if reduction is ReductionType.NoReduction:
         raise ValueError(
             "accumulationAndReplicationReductionType cannot be ReductionType.NoReduction, because the gradients of "
@@ -179,7 +179,7 @@ def _combining(reduction: ReductionType) -> ReductionType:
     return reduction
 
 
-def _downcasting(behavior: HalfFloatCastingBehavior) -> HalfFloatCastingBehavior:
+def _check_half_casting(behavior: HalfFloatCastingBehavior) -> HalfFloatCastingBehavior:
     if behavior is not HalfFloatCastingBehavior.FloatDowncastToHalf:
         raise ValueError(
             f"halfFloatCasting does not support {behavior.name}; convert tensors with `.float()` where half and "
@@ -219,7 +219,7 @@ class TrainingOptions(OptionsGroup):
         ReductionType,
         ReductionType.Mean,
         parameter="reduction_type",
-        convert=_combining,
+        convert=_check_reduction,
     )
     # Whether a mean gradient is updated while accumulating, or divided at the end.
     setMeanAccumulationAndReplicationReductionStrategy = Option(
@@ -242,7 +242,7 @@ class PrecisionOptions(OptionsGroup):
         "half_float_casting",
         HalfFloatCastingBehavior,
         HalfFloatCastingBehavior.FloatDowncastToHalf,
-        convert=_downcasting,
+        convert=_check_half_casting,
     )
     setPartialsType = Option("partials_type", _require_partials_type, torch.float32, parameter="dtype")
     enableStochasticRounding = Option("stochastic_rounding", bool, None, parameter="enabled")
@@ -525,22 +525,22 @@ class Options(OptionsGroup):
             if not call:
                 continue
             try:
-                _evaluated(ast.parse(f"options.{call}", mode="eval").body, names)
+                _evaluate(ast.parse(f"options.{call}", mode="eval").body, names)
             except Exception as error:
                 raise ConfigFileError(f"{filepath}, line {number}: `{call}` cannot be used: {error}") from error
         return self
 
 
-def _evaluated(node: ast.expr, names: Mapping[str, object]) -> Any:
+def _evaluate(node: ast.expr, names: Mapping[str, object]) -> Any:
     """Return the value of an expression in a file of options: calls and attributes of ``names``, and literals."""
     if isinstance(node, ast.Name):
         return names[node.id]
     if isinstance(node, ast.Attribute):
-        return getattr(_evaluated(node.value, names), node.attr)
+        return getattr(_evaluate(node.value, names), node.attr)
     if isinstance(node, ast.Call):
-        args = [_evaluated(argument, names) for argument in node.args]
-        keywords = {str(keyword.arg): _evaluated(keyword.value, names) for keyword in node.keywords}
-        return _evaluated(node.func, names)(*args, **keywords)
+        args = [_evaluate(argument, names) for argument in node.args]
+        keywords = {str(keyword.arg): _evaluate(keyword.value, names) for keyword in node.keywords}
+        return _evaluate(node.func, names)(*args, **keywords)
     if isinstance(node, ast.List | ast.Tuple):
-        return [_evaluated(item, names) for item in node.elts]
+        return [_evaluate(item, names) for item in node.elts]
     return ast.literal_eval(node)

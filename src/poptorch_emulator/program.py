@@ -203,7 +203,7 @@ class CompiledProgram:
                         optimizer.scaling.observe(loss, gradients)
                     collector.add(micro_batch, outputs)
                 with torch.no_grad():
-                    gradients_of_update = accumulator.reduced(scale)
+                    gradients_of_update = accumulator.reduce(scale)
                     optimizer.update(self.memory.values, gradients_of_update)
                     self._keep_anchored(gradients_of_update)
         return collector.result()

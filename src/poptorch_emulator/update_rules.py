@@ -59,7 +59,7 @@ class SgdRule(UpdateRule):
         return ["momentum_buffer"] if group["momentum"] else []
 
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
-        gradient = _decayed(weight, gradient, group)
+        gradient = _apply_weight_decay(weight, gradient, group)
         if group["momentum"]:
             velocity = state["momentum_buffer"]
             damping = group["dampening"] if step > 1 else 0.0
@@ -81,7 +81,7 @@ class AdamRule(UpdateRule):
             if group["weight_decay"]:
                 weight.mul_(1 - lr * group["weight_decay"])
         else:
-            gradient = _decayed(weight, gradient, group)
+            gradient = _apply_weight_decay(weight, gradient, group)
         first, second = _moments(gradient, state, group)
         beta1, beta2 = group["betas"]
         denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
@@ -99,7 +99,7 @@ class LambRule(UpdateRule):
             beta1, beta2 = group["betas"]
             first = first / (1 - beta1**step)
             second = second / (1 - beta2**step)
-        move = _decayed(weight, first / (second.sqrt() + group["eps"]), group)
+        move = _apply_weight_decay(weight, first / (second.sqrt() + group["eps"]), group)
         weight_norm = weight.norm().clamp(max=group["max_weight_norm"])
         ratio = torch.where((weight_norm > 0) & (move.norm() > 0), weight_norm / move.norm(), 1.0)
         weight.sub_(group["lr"] * ratio * move)
@@ -115,7 +115,7 @@ class RmspropRule(UpdateRule):
         return [*names, *(["grad_avg"] if group["centered"] else [])]
 
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
-        gradient = _decayed(weight, gradient, group)
+        gradient = _apply_weight_decay(weight, gradient, group)
         denominator = self._mean_square(gradient, state, group).sqrt().add_(group["eps"])
         if group["momentum"]:
             velocity = state["momentum_buffer"].mul_(group["momentum"]).addcdiv_(gradient, denominator)
@@ -141,7 +141,7 @@ class TensorflowRmspropRule(RmspropRule):
         return state
 
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
-        gradient = _decayed(weight, gradient, group)
+        gradient = _apply_weight_decay(weight, gradient, group)
         denominator = self._mean_square(gradient, state, group).add(group["eps"]).sqrt_()
         move = group["lr"] * gradient / denominator
         if group["momentum"]:
@@ -149,7 +149,7 @@ class TensorflowRmspropRule(RmspropRule):
         weight.sub_(move)
 
 
-def _decayed(weight: Tensor, gradient: Tensor, group: Group) -> Tensor:
+def _apply_weight_decay(weight: Tensor, gradient: Tensor, group: Group) -> Tensor:
     return gradient.add(weight, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
 

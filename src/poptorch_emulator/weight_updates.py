@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from poptorch_emulator import optim
 from poptorch_emulator.enums import MeanReductionStrategy, ReductionType
 from poptorch_emulator.errors import Error
-from poptorch_emulator.half import to_half
+from poptorch_emulator.half import round_to_half
 from poptorch_emulator.memory import DeviceMemory
 from poptorch_emulator.options import TrainingOptions
 from poptorch_emulator.update_rules import AdamRule, LambRule, RmspropRule, SgdRule, TensorflowRmspropRule, UpdateRule
@@ -46,25 +46,25 @@ class GradientAccumulator:
 
     def _add(self, name: str, group: int, gradient: Tensor) -> None:
         kept_in = self._accum_type or gradient.dtype
-        gradient = _rounded(gradient, kept_in)
+        gradient = _round_to(gradient, kept_in)
         sums = self._sums.setdefault(name, [None] * self._groups[name].num_groups)
         count = self._counts[name, group] = self._counts.get((name, group), 0) + 1
         total = sums[group]
         if total is None:
             sums[group] = gradient
             return
-        wide = _widened(total)
-        taken = _widened(gradient)
-        sums[group] = _rounded(wide + (taken - wide) / count if self._running else wide + taken, kept_in)
+        wide = _widen(total)
+        taken = _widen(gradient)
+        sums[group] = _round_to(wide + (taken - wide) / count if self._running else wide + taken, kept_in)
 
-    def reduced(self, loss_scaling: float) -> Gradients:
+    def reduce(self, loss_scaling: float) -> Gradients:
         """Return the gradients of one update, in single precision or better, divided by the loss scaling."""
         reduced = {}
         for name, sums in self._sums.items():
             divisor = loss_scaling
             if self._takes_mean and not self._running:
                 divisor *= self._num_accumulated * self._groups[name].num_members
-            totals = [_widened(total) for total in sums if total is not None]
+            totals = [_widen(total) for total in sums if total is not None]
             reduced[name] = totals if divisor == 1 else [total / divisor for total in totals]
         return reduced
 
@@ -206,7 +206,7 @@ class DeviceOptimizer:
         if pending is None or pending[0] is None:
             return
         state, whole = pending
-        self.state = _copied(state)
+        self.state = _copy_state(state)
         self.num_updates = int(whole["num_updates"])
         if self.scaling is not None:
             self.scaling.scaling = float(whole["loss_scaling"])
@@ -217,7 +217,7 @@ class DeviceOptimizer:
 
     def _export(self) -> optim.DeviceState:
         self.load_pending_state()
-        return _copied(self.state), {"num_updates": self.num_updates, "loss_scaling": self.loss_scaling}
+        return _copy_state(self.state), {"num_updates": self.num_updates, "loss_scaling": self.loss_scaling}
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:
@@ -311,13 +311,13 @@ def _clip_factor(gradients: Gradients, max_norm: float) -> Tensor | None:
     return (max_norm / (norms.norm() + 1e-6)).clamp(max=1.0)
 
 
-def _copied(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+def _copy_state(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
     return {name: {key: value.clone() for key, value in held.items()} for name, held in state.items()}
 
 
-def _widened(tensor: Tensor) -> Tensor:
+def _widen(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return to_half(tensor) if dtype is torch.float16 else tensor.to(dtype)
+def _round_to(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return round_to_half(tensor) if dtype is torch.float16 else tensor.to(dtype)

@@ -582,7 +582,7 @@ def refuse_wrong_kinds(args: HFTrainingArguments, stage: Stage = "construction")
         if value is not None and bool in rule.kinds and not _is_misread(value):
             continue
         problem = "is a string" if isinstance(value, str) and not rule.choices else "cannot be used"
-        raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.in_python()}.")
+        raise InputTypeError(f"`{name}={value!r}` {problem}; set it to {rule.describe_in_python()}.")
 
 
 def stage_that_reads(args: HFTrainingArguments, name: str) -> Stage | None:
@@ -604,7 +604,7 @@ def warn_of_other_kinds(args: HFTrainingArguments) -> None:
     """Warn about values that are taken as transformers takes them, but whose kind is unexpected."""
     for name, value, rule in _values_of_other_kinds(args):
         effect = f"; it counts as {bool(value)}" if bool in rule.kinds and name not in _READ_IN_SOME_RUNS else ""
-        logger.warning("`%s=%r` is not %s%s.", name, value, rule.in_python(), effect)
+        logger.warning("`%s=%r` is not %s%s.", name, value, rule.describe_in_python(), effect)
 
 
 def _values_of_other_kinds(args: HFTrainingArguments) -> Iterator[tuple[str, Any, Rule]]:
@@ -635,7 +635,7 @@ def refuse_none(args: TrainingArguments) -> None:
     for name in _NEEDED_TO_TRAIN:
         if getattr(args, name) is None:
             raise InputTypeError(
-                f"`{name}=None` cannot be used to train; set it to {argument_rules()[name].in_python()}."
+                f"`{name}=None` cannot be used to train; set it to {argument_rules()[name].describe_in_python()}."
             )
 
 
@@ -667,8 +667,8 @@ def _showing_values(args: HFTrainingArguments) -> Iterator[None]:
         ) from error
 
 
-def _default(one: Field[Any]) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _values_meant(error: ValueError, args: HFTrainingArguments) -> dict[str, Any]:
@@ -754,7 +754,7 @@ def adopt_arguments(args: object) -> "TrainingArguments":
             "`portico.TrainingArguments` or `transformers.TrainingArguments`."
         )
     # mypy compares with `__hash__` of the instances, which is None, instead of the class's.
-    args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
+    args.__class__ = _build_adopting_class(type(args))  # type: ignore[arg-type]
     adopted = cast("TrainingArguments", args)
     add_newer_arguments(adopted, NewestArguments)
     observers.tell_of_arguments(adopted)
@@ -771,15 +771,15 @@ class _AdoptedPlacement(LightningPlacement):
 
 
 @cache
-def _adopting_class(own_class: type) -> type:
+def _build_adopting_class(own_class: type) -> type:
     return type(own_class.__name__, (_AdoptedPlacement, own_class), {"__module__": own_class.__module__})
 
 
 def _new_adopted(own_class: type) -> Any:
-    return object.__new__(_adopting_class(own_class))
+    return object.__new__(_build_adopting_class(own_class))
 
 
-def as_transformers_arguments(args: HFTrainingArguments) -> HFTrainingArguments:
+def build_transformers_arguments(args: HFTrainingArguments) -> HFTrainingArguments:
     """Return a copy of ``args`` that unpickles as Hugging Face's class where portico is not installed."""
     theirs = (base for base in type(args).__mro__ if base.__module__.startswith("transformers."))
     nearest = next(base for base in theirs if not issubclass(base, LightningPlacement))

@@ -580,7 +580,7 @@ class BatchSizeFinder(_Search):
         return True
 
     def _use(self, ours: "TrainerHooks", size: int) -> None:
-        """Let the trainer plan the run anew with another batch size, if it differs."""
+        """Restart the run with a different batch size."""
         if size != ours.args.per_device_train_batch_size:
             ours.args.per_device_train_batch_size = size
             ours._core.module.run.next_batch_size = size

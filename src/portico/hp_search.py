@@ -40,7 +40,7 @@ _WORST = {"minimize": sys.float_info.max, "maximize": -sys.float_info.max}
 # ---- Objectives ----
 
 
-def checked_directions(direction: str | list[str]) -> list[str]:
+def check_directions(direction: str | list[str]) -> list[str]:
     """Return the directions of a search, one for each objective; refuse unknown ones."""
     given = direction if isinstance(direction, list) else [direction]
     # Optuna has an enumeration for them.
@@ -307,7 +307,7 @@ def search_backend(name: object) -> SearchBackend:
     return next(backend for backend in _backends() if backend.name == chosen)
 
 
-def installed_backend(name: object = None) -> SearchBackend:
+def select_backend(name: object = None) -> SearchBackend:
     """Return the backend ``name``, or the first installed backend; refuse a backend that is not installed."""
     if name is not None:
         backend = search_backend(name)
@@ -330,7 +330,7 @@ def installed_backend(name: object = None) -> SearchBackend:
 # ---- The search ----
 
 
-def checked_search(
+def check_search(
     name: object,
     direction: str | list[str],
     model_init: "Callable[..., nn.Module] | None",
@@ -339,13 +339,13 @@ def checked_search(
     functions: Mapping[str, object],
 ) -> tuple[SearchBackend, list[str]]:
     """Return the backend of a search and the direction of each objective; refuse a search that cannot be run."""
-    chosen = installed_backend(name)
+    chosen = select_backend(name)
     if model_init is None:
         raise InputRuntimeError(
             "To use hyperparameter search, you need to pass your model through a model_init function. Give "
             "`Trainer(model_init=...)`, which makes a new model for each trial."
         )
-    directions = checked_directions(direction)
+    directions = check_directions(direction)
     if not _is_count(n_trials):
         raise InputError(f"`n_trials={n_trials!r}` is not a number of trials; set it to an int >= 1.")
     for argument, given in functions.items():

@@ -12,7 +12,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 from transformers import CONFIG_NAME, WEIGHTS_NAME
 
-from portico.arguments import as_transformers_arguments
+from portico.arguments import build_transformers_arguments
 from portico.checkpoint.manifest import refuse_oversized_model, refuse_unreadable
 from portico.checkpoint.writer import save_arguments
 from portico.compat import transformers as hf_compat
@@ -87,7 +87,7 @@ def loading_model(setting: str, name: str, what: str, advice: str) -> Iterator[N
             raise
 
 
-def with_earlier_tags(folder: str, tags: str | list[str] | None) -> str | list[str] | None:
+def add_earlier_tags(folder: str, tags: str | list[str] | None) -> str | list[str] | None:
     """Return ``tags``, if given, followed by the tags of an existing model card in ``folder``."""
     file = Path(folder) / "README.md"
     earlier = ModelCard.load(file).data.tags if file.is_file() else None
@@ -222,7 +222,7 @@ def _gather_run_folder(
     if processing_class is not None:
         with staged_folder(folder) as staging:
             processing_class.save_pretrained(str(staging))
-    save_arguments(as_transformers_arguments(args), str(folder))
+    save_arguments(build_transformers_arguments(args), str(folder))
 
 
 def _model_files(checkpoint: Path) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from portico.errors import naming_the_extra
 
 
-def named(module: str, name: str) -> Any:
+def import_name(module: str, name: str) -> Any:
     """Return the attribute ``name`` of a module, importing the module if necessary."""
     return getattr(import_module(module), name)
 
@@ -46,7 +46,7 @@ def lazy_exports(
                 raise AttributeError(_sentence_on_neighbour(package, neighbour, name))
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
         with naming_the_extra(f"`{package}.{name}`"):
-            return named(str(homes[name]), name)
+            return import_name(str(homes[name]), name)
 
     return get, lambda: names, names
 
@@ -161,4 +161,4 @@ class LazyClass:
 
     def _class(self) -> Any:
         with naming_the_extra(f"`{self._class_name}`"):
-            return named(self._module, self._class_name)
+            return import_name(self._module, self._class_name)

@@ -59,7 +59,7 @@ class Rule:
         return is_number and is_small and (self.least is None or value >= self.least)
 
     def suits(self, value: object) -> bool:
-        """Return whether code may give ``value``, which transformers takes more freely than a configuration does.
+        """Return whether a Python caller may pass ``value``; transformers is more lenient than a configuration file.
 
         The range is not checked. A whole number passes for an integer, 0, 1 and words such as "true" for a switch, and
         an object of another class for anything.
@@ -75,13 +75,13 @@ class Rule:
         return not isinstance(value, list | tuple | dict | type) or (isinstance(value, tuple) and list in self.kinds)
 
     def __str__(self) -> str:
-        return self._in(WORDS, str)
+        return self._describe(WORDS, str)
 
-    def in_python(self) -> str:
+    def describe_in_python(self) -> str:
         """Return the rule in Python's words; ``str`` uses the words of a configuration."""
-        return self._in(_PYTHON_WORDS, repr)
+        return self._describe(_PYTHON_WORDS, repr)
 
-    def _in(self, names: Mapping[type, str], shown: Callable[[object], str]) -> str:
+    def _describe(self, names: Mapping[type, str], shown: Callable[[object], str]) -> str:
         words = [names[kind] for kind in self.kinds if kind is not NoneType]
         if words and self.least is not None:
             words[-1] += f" of {self.least:g} or more" if self.most is None else f" from {self.least:g} to {self.most}"
@@ -125,5 +125,5 @@ def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule
         is_nan = isinstance(value, float) and math.isnan(value)
         rule = rules.get(name) or (Rule((float,)) if is_nan else None)
         if rule is not None and not rule.allows(value):
-            allowed = rule if group else rule.in_python()
+            allowed = rule if group else rule.describe_in_python()
             raise InputError(f"`{given}` cannot be used; set it to {allowed}.")

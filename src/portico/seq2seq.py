@@ -76,7 +76,7 @@ def generation_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name not in left_out}
 
 
-def settled_config(model: nn.Module) -> GenerationConfig:
+def resolve_generation_config(model: nn.Module) -> GenerationConfig:
     """Return the generation configuration of ``model``, with defaults filled in.
 
     The configuration is changed in place, so that the model is saved with the settings used for generation.
@@ -90,7 +90,7 @@ def settled_config(model: nn.Module) -> GenerationConfig:
     return settled
 
 
-def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
+def compute_padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
     """Return the length to pad ``tokens`` (``int64 [examples, length]``) to, at least their current length."""
     length = tokens.shape[-1]
     if length < config.max_length:
@@ -101,7 +101,7 @@ def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
     return length
 
 
-def padding_token(processing_class: "annotations.ProcessingClass | None", model: nn.Module) -> int:
+def find_padding_token(processing_class: "annotations.ProcessingClass | None", model: nn.Module) -> int:
     """Return the token that pads generated sequences and labels.
 
     It is the padding token of ``processing_class``, or else its end token; without a tokenizer it is the padding
@@ -139,7 +139,7 @@ def _check_generation(model: nn.Module, processing_class: Any) -> None:
             f"`predict_with_generate=True`, but {type(model).__name__} has no `generate`; give a model that "
             "has it, such as one of `AutoModelForSeq2SeqLM`, or leave `predict_with_generate` out."
         )
-    padding_token(processing_class, model)
+    find_padding_token(processing_class, model)
 
 
 @data_only
@@ -300,13 +300,13 @@ class Seq2SeqTrainer(Trainer, core=Seq2SeqCore):
         _check_generation(self.model, self.processing_class)
         inputs = self._prepare_inputs(inputs)
         tokens = self._generate(inputs, gen_kwargs or self._gen_kwargs)
-        config = settled_config(self.model)
-        tokens = self._padded(tokens, config)
+        config = resolve_generation_config(self.model)
+        tokens = self._pad_tokens(tokens, config)
         has_labels = inputs.get("labels") is not None
         loss = self._generation_loss(model, inputs) if has_labels else None
         if self.args.prediction_loss_only:
             return loss, None, None
-        labels = self._padded(inputs["labels"], config) if has_labels else None
+        labels = self._pad_tokens(inputs["labels"], config) if has_labels else None
         return loss, tokens, labels
 
     def _generate(self, inputs: "annotations.Batch", gen_kwargs: dict[str, Any]) -> torch.Tensor:
@@ -334,12 +334,12 @@ class Seq2SeqTrainer(Trainer, core=Seq2SeqCore):
         mean: torch.Tensor = loss.detach().mean()
         return mean
 
-    def _padded(self, tokens: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
-        length = padded_length(tokens, config)
+    def _pad_tokens(self, tokens: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
+        length = compute_padded_length(tokens, config)
         return self._pad_tensors_to_max_len(tokens, length) if length > tokens.shape[-1] else tokens
 
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
-        token = padding_token(self.processing_class, self.model)
+        token = find_padding_token(self.processing_class, self.model)
         return nn.functional.pad(tensor, (0, max_length - tensor.shape[-1]), value=token)
 
     def _begin_generating(self, gen_kwargs: dict[str, Any]) -> None:

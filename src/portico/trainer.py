@@ -24,26 +24,15 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 from torch import nn
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
-from transformers import (
-    WEIGHTS_NAME,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-)
+from transformers import WEIGHTS_NAME, TrainerCallback, TrainerControl, TrainerState
 
 from portico import deprecated, hp_search, hub, observers
-from portico.arguments import TrainingArguments, as_transformers_arguments
+from portico.arguments import TrainingArguments, build_transformers_arguments
 from portico.checkpoint import resume, weights, writer
-from portico.checkpoint.engine_files import gathered_weights, lacks_weights, load_engine, save_engine
+from portico.checkpoint.engine_files import gather_weights, lacks_weights, load_engine, save_engine
 from portico.checkpoint.manifest import refresh_manifest
 from portico.compat import transformers as hf_compat
-from portico.compat.lightning import (
-    averaged_weights,
-    is_fast_dev_run,
-    launches_workers,
-    overfits,
-    publish_metrics,
-)
+from portico.compat.lightning import averaged_weights, is_fast_dev_run, launches_workers, overfits, publish_metrics
 from portico.compat.transformers import (
     EvalLoopOutput,
     HPSearchBackend,
@@ -53,7 +42,7 @@ from portico.compat.transformers import (
     logger,
 )
 from portico.compat.tree import map_tensors
-from portico.data.loaders import given_batch_size, move_to_device
+from portico.data.loaders import get_user_batch_size, move_to_device
 from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
 from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.model_parallel import ShardedStrategy, is_sharded
@@ -70,11 +59,8 @@ from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
 from portico.loop.outputs import count_labels, count_tokens, labels_of, logits_of, set_training
 from portico.loop.overrides import LEFT_OUT, adapt_overrides, warn_of_misspelt_hooks
-from portico.loop.plan import ResumePoint, RunPlan, limited_batches
-from portico.loop.run import (
-    fresh_state,
-    log_overridden_arguments,
-)
+from portico.loop.plan import ResumePoint, RunPlan, limit_batches
+from portico.loop.run import fresh_state, log_overridden_arguments
 from portico.loop.validation import (
     check_callback,
     check_collator,
@@ -354,7 +340,7 @@ class Trainer:
         self.args = prepare_arguments(args)
         options = observers.options()
         added = [made_part(part) for part in options.callbacks]
-        added_loggers = [model_setup.made_logger(logger, self.args.output_dir) for logger in options.loggers]
+        added_loggers = [model_setup.make_logger(logger, self.args.output_dir) for logger in options.loggers]
         callbacks = [*(callbacks or []), *(part for part in added if not isinstance(part, Callback))]
         self._core = self.__core_class(
             self,
@@ -477,7 +463,7 @@ class Trainer:
     ) -> "Loader":
         if isinstance(dataset, DataLoader):
             given: Any = self.accelerator.prepare(self._core.datamodule.given_loader(dataset, description))
-            given.own_batch_size = given_batch_size(dataset) or 0
+            given.own_batch_size = get_user_batch_size(dataset) or 0
             given.transfer = self._core.datamodule.transfer_of(dataset)
             return given
         loader = self._core.build_loader(
@@ -552,7 +538,7 @@ class Trainer:
         args: TrainingArguments, model: nn.Module | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Return the class and the keyword arguments of the optimizer named by ``args.optim``."""
-        return optim.named_optimizer(args, model)
+        return optim.resolve_optimizer(args, model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of the parameters that weight decay applies to."""
@@ -564,11 +550,11 @@ class Trainer:
 
     def get_learning_rates(self) -> list[float]:
         """Return the learning rate of every parameter group."""
-        return [group["lr"] for group in self._core.existing_optimizer().param_groups]
+        return [group["lr"] for group in self._core.require_optimizer().param_groups]
 
     def get_optimizer_group(self, param: torch.Tensor | None = None) -> Any:
         """Return the parameter group of ``param``; without ``param``, the parameters of every group."""
-        groups = self._core.existing_optimizer().param_groups
+        groups = self._core.require_optimizer().param_groups
         if param is None:
             return [group["params"] for group in groups]
         return next((group for group in groups if any(member is param for member in group["params"])), None)
@@ -615,8 +601,7 @@ class Trainer:
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint is not None and is_fast_dev_run(self._core.lightning_trainer):
             raise InputError(
-                "`fast_dev_run` takes the first steps of a run, which a checkpoint has behind it; leave "
-                "`resume_from_checkpoint` out."
+                "`fast_dev_run` runs only the first steps, so it cannot resume; remove `resume_from_checkpoint`."
             )
         self._memory_tracker.start()
         self.is_in_train = True
@@ -627,7 +612,7 @@ class Trainer:
                 self._hp_search_setup(trial)
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)
-                    self._train_batch_size = resume.resumed_batch_size(checkpoint, self.args) or self._train_batch_size
+                    self._train_batch_size = resume.read_batch_size(checkpoint, self.args) or self._train_batch_size
                 loop = partial(
                     self._inner_training_loop,
                     args=self.args,
@@ -679,7 +664,7 @@ class Trainer:
         point = ResumePoint()
         if resumed is not None:
             self._core.adopt_state(resumed)
-            point = ResumePoint.after(
+            point = ResumePoint.locate(
                 resumed.global_step,
                 num_update_steps_per_epoch=num_update_steps_per_epoch,
                 gradient_accumulation_steps=self.args.gradient_accumulation_steps,
@@ -695,7 +680,7 @@ class Trainer:
         """
         logger.info("Training completed.")
         self._core.finish_checkpoint()
-        self._total_loss_scalar += self._core.corrections.unlogged_loss(self._tr_loss)
+        self._total_loss_scalar += self._core.corrections.sum_unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, to avoid dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
@@ -761,7 +746,7 @@ class Trainer:
         if every is not None and self.state.global_step % every == 0 and torch.accelerator.is_available():
             torch.accelerator.empty_cache()
         if share is not None:
-            loss = share.of(loss)
+            loss = share.scale(loss)
         elif not is_summed and self.current_gradient_accumulation_steps != 1:
             # The real size of the window: the last one of an epoch may have fewer batches.
             loss = loss / self.current_gradient_accumulation_steps
@@ -897,7 +882,7 @@ class Trainer:
         dtype = getattr(self._core.lightning_trainer.strategy, "input_dtype", None)
         if dtype is None:
             return moved
-        return map_tensors(lambda one: one.to(dtype) if one.is_floating_point() else one, moved)
+        return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, moved)
 
     def _prepare_inputs(self, inputs: "Batch") -> "Batch":
         inputs = self._prepare_input(inputs)
@@ -928,7 +913,7 @@ class Trainer:
         num_batches, num_examples = len(dataloader) if has_length(dataloader) else None, None
         if num_batches:
             num_examples = self.num_examples(dataloader)
-        limited = limited_batches(num_batches, self._core.lightning_trainer.limit_train_batches, "limit_train_batches")
+        limited = limit_batches(num_batches, self._core.lightning_trainer.limit_train_batches, "limit_train_batches")
         if limited != num_batches:
             num_taken = limited * self._train_batch_size * self.accelerator.data_parallel_size
             num_batches, num_examples = limited, min(num_taken, num_examples or num_taken)
@@ -1326,7 +1311,7 @@ class Trainer:
                 with averaged_weights(self._core.lightning_trainer):
                     self._save(folder)
             else:
-                self._save(folder, state_dict=gathered_weights(self.deepspeed, self.model))
+                self._save(folder, state_dict=gather_weights(self.deepspeed, self.model))
                 # As transformers does; a whole checkpoint gets the states anyway.
                 if lacks_weights(self.deepspeed, self.model) and (not _internal_call or self.args.save_only_model):
                     save_engine(self.deepspeed, Path(folder), self.model)
@@ -1352,7 +1337,7 @@ class Trainer:
         if processor is not None:
             with staged_folder(folder, needs_unicode=True) as staging:
                 processor.save_pretrained(staging)
-        writer.save_arguments(as_transformers_arguments(self.args), str(folder))
+        writer.save_arguments(build_transformers_arguments(self.args), str(folder))
 
     # ---- Logging & Metrics ----
 
@@ -1455,7 +1440,7 @@ class Trainer:
             self,
             language=language,
             license=license,
-            tags=hub.with_earlier_tags(self.args.output_dir, tags),
+            tags=hub.add_earlier_tags(self.args.output_dir, tags),
             model_name=model_name,
             finetuned_from=finetuned_from,
             tasks=tasks,
@@ -1552,7 +1537,7 @@ class Trainer:
             ValueError: If the backend or a direction is unknown.
         """
         functions = {"hp_space": hp_space, "compute_objective": compute_objective, "hp_name": hp_name}
-        chosen, directions = hp_search.checked_search(
+        chosen, directions = hp_search.check_search(
             backend, direction, self.model_init, self.args.world_size, n_trials, functions
         )
         self.hp_search_backend = HPSearchBackend(chosen.name)
@@ -1585,7 +1570,7 @@ class Trainer:
             return
         backend = hp_search.search_backend(self.hp_search_backend)
         hp_search.apply_trial(self.args, backend.hyperparameters(trial, self.hp_space))
-        self._train_batch_size = given_batch_size(self.train_dataset) or self.args.train_batch_size
+        self._train_batch_size = get_user_batch_size(self.train_dataset) or self.args.train_batch_size
         self.create_accelerator_and_postprocess()
 
     def _report_to_hp_search(self, trial: "Trial", step: int, metrics: dict[str, float]) -> None:

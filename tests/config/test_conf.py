@@ -107,7 +107,7 @@ def test_args_fit_together(file, tmp_path):
     """TrainingArguments refuse combinations, such as keeping the best model without evaluating."""
     settings = {**compose_file(file), "strategy": {}, "callbacks": [], "logger": []}
     settings = {name: value for name, value in settings.items() if name not in OF_THE_COMMAND_LINE}
-    assert build_experiment(settings, str(tmp_path)).training_arguments().learning_rate > 0
+    assert build_experiment(settings, str(tmp_path)).build_arguments().learning_rate > 0
 
 
 @pytest.mark.parametrize("group", ["callbacks", "logger"])

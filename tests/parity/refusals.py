@@ -345,7 +345,7 @@ FAILS = (
         attempt=trains({"train_sampling_strategy": "sequential"}, train_dataset=[]),
         is_wrong=lambda trainer: trainer.state.global_step == 0,
     ),
-    Fails(CORE, "TrainerCore.existing_optimizer", attempt=lacks_learning_rates),
+    Fails(CORE, "TrainerCore.require_optimizer", attempt=lacks_learning_rates),
     Fails(TRAINER, "Trainer.training_step", attempt=trains(base=with_loss(lambda loss: None))),
     Fails(TRAINER, "Trainer._prepare_inputs", attempt=trains(data_collator=lambda rows: {})),
     Fails(
@@ -378,7 +378,7 @@ FAILS = (
     Fails(VALIDATION, "check_callback", attempt=trains(callbacks=[Eventless()])),
     Fails(VALIDATION, "_check_model", "the class", attempt=trains(model=Line)),
     Fails(VALIDATION, "_check_model", "not a model", attempt=trains(model="bert-base-cased")),
-    Fails(VALIDATION, "_listed", attempt=trains(callbacks=3)),
+    Fails(VALIDATION, "_check_list", attempt=trains(callbacks=3)),
     Fails(VALIDATION, "check_examples", "is a string", attempt=trains(train_dataset="train.csv")),
     Fails(
         VALIDATION,
@@ -629,8 +629,8 @@ FAILS = (
         "cannot be made with",
         attempt=trains(optimizer_cls_and_kwargs=(torch.optim.SGD, {"beta": 1})),
     ),
-    Fails("portico/loop/optim.py", "named_optimizer", "of the form", attempt=trains({"optim_args": "momentum"})),
-    Fails("portico/loop/optim.py", "named_optimizer", "<given> cannot", attempt=trains({"optim": "galore_adamw"})),
+    Fails("portico/loop/optim.py", "resolve_optimizer", "of the form", attempt=trains({"optim_args": "momentum"})),
+    Fails("portico/loop/optim.py", "resolve_optimizer", "<given> cannot", attempt=trains({"optim": "galore_adamw"})),
     Fails("portico/loop/optim.py", "make_scheduler", attempt=trains({"lr_scheduler_kwargs": {"cycles": 1}})),
     Fails(
         "portico/loop/outputs.py",
@@ -647,26 +647,26 @@ FAILS = (
     Fails("portico/loop/outputs.py", "loss_of", attempt=trains(model=Lazy(WithoutLoss))),
     Fails(
         "portico/compat/tree.py",
-        "named_tensors",
+        "collect_tensors",
         attempt=evaluates(base=step_with(lambda number: {"a": "text"})),
     ),
     Fails("portico/imports.py", "lazy_exports.get", "module <package>", attempt=imports_unknown_name),
     # ---- Search ----
-    Fails("portico/hp_search.py", "checked_directions", attempt=searches(direction="up")),
-    Fails("portico/hp_search.py", "installed_backend", "You picked", attempt=searches(backend="wandb")),
+    Fails("portico/hp_search.py", "check_directions", attempt=searches(direction="up")),
+    Fails("portico/hp_search.py", "select_backend", "You picked", attempt=searches(backend="wandb")),
     Fails(
         "portico/hp_search.py",
-        "checked_search",
+        "check_search",
         "To use",
         attempt=searches(parts={"model": Line(), "model_init": None}),
     ),
     Fails(
         "portico/hp_search.py",
-        "checked_search",
+        "check_search",
         "number of trials",
         attempt=searches(n_trials="many", backend="optuna"),
     ),
-    Fails("portico/hp_search.py", "checked_search", "give a function", attempt=searches(hp_space=3, backend="optuna")),
+    Fails("portico/hp_search.py", "check_search", "give a function", attempt=searches(hp_space=3, backend="optuna")),
     # ---- Generation ----
     Fails(
         "portico/checkpoint/resume.py",
@@ -818,7 +818,7 @@ FAILS = (
     Fails("portico/loop/run.py", "_naming", peer="lightning", attempt=fits({"max_time": "soon"})),
     Fails(
         "portico/loop/plan.py",
-        "limited_batches",
+        "limit_batches",
         "leaves none",
         peer="lightning",
         attempt=fits({"limit_train_batches": 0.01}),
@@ -951,7 +951,7 @@ NAMED = (
     Named("portico/checkpoint/resume.py", "_check_options", error="ValueError", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/sharded.py", "_state_dict", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/sharded.py", "_shards", page=CHECKPOINTS, sentence=DAMAGE),
-    Named("portico/checkpoint/writer.py", "_restored", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/writer.py", "_restore_callback", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/trust/", page=SECURITY, sentence="`torch.load(weights_only=True)`, which is refused where"),
     Named(
         "portico/data/sources.py",
@@ -1011,7 +1011,7 @@ NAMED = (
     ),
     Named(
         "portico/hp_search.py",
-        "checked_search",
+        "check_search",
         "trains each trial on one",
         page=MIGRATION,
         sentence="Ray and Weights & Biases optimise one objective, and train each trial in one process",
@@ -1053,7 +1053,7 @@ SAYS = (
     # A list has no first three letters that Ray knows: it fails after all trials.
     Says(
         "portico/hp_search.py",
-        "checked_search",
+        "check_search",
         "is a list, but",
         peer="transformers.integrations.integration_utils",
         sentence="mode=direction[:3]",
@@ -1065,18 +1065,27 @@ SAYS = (
         sentence="Can't find a valid checkpoint at",
     ),
     Says(
-        STRATEGIES, "sharded_strategy", "choose a strategy", peer=TRAINING, sentence="together with --deepspeed is not"
+        STRATEGIES,
+        "resolve_sharding",
+        "choose a strategy",
+        peer=TRAINING,
+        sentence="together with --deepspeed is not",
     ),
     Says(
         STRATEGIES,
-        "_normalised",
+        "_normalize_fsdp",
         "does not shard",
         peer=ARGS,
         sentence="is only available with FSDP1",
     ),
-    Says(STRATEGIES, "_normalised", "has the word", peer=ARGS, sentence="Unknown `fsdp` option"),
+    Says(STRATEGIES, "_normalize_fsdp", "has the word", peer=ARGS, sentence="Unknown `fsdp` option"),
     Says(STRATEGIES, "_one_of", peer=ARGS, sentence="`auto_wrap_policy` must be one of"),
-    Says(STRATEGIES, "_sharing", peer=PARALLELISM, sentence="and Sequence Parallelism (SP) are mutually exclusive"),
+    Says(
+        STRATEGIES,
+        "_parse_sharing",
+        peer=PARALLELISM,
+        sentence="and Sequence Parallelism (SP) are mutually exclusive",
+    ),
     Says(STRATEGIES, "_mesh_sizes", "is not a number of", peer=PARALLELISM, sentence="must be at least 1, but got"),
     Says(STRATEGIES, "refuse_other_replicas", "does not divide", peer=PARALLELISM, sentence="does not match"),
     Says(STRATEGIES, "refuse_other_replicas", "asks for", peer=PARALLELISM, sentence="does not match"),
@@ -1107,7 +1116,7 @@ SAYS = (
     ),
     Says(
         "portico/data/loaders.py",
-        "_concatenated",
+        "_concatenate",
         peer="accelerate.data_loader",
         sentence="You can't use batches of different size with `dispatch_batches=True`",
     ),
@@ -1125,13 +1134,13 @@ SAYS = (
     ),
     Says(
         "portico/distributed/processes.py",
-        "launched_processes",
+        "count_launched_processes",
         peer="lightning.fabric.plugins.environments.slurm",
         sentence="in your SLURM bash script, but this variable is not supported",
     ),
     Says(
         "portico/hp_search.py",
-        "installed_backend",
+        "select_backend",
         "No hyperparameter",
         peer="transformers.hyperparameter_search",
         sentence="No hyperparameter search backend available",
@@ -1151,7 +1160,7 @@ SAYS = (
     ),
     Says(
         "portico/seq2seq.py",
-        "padding_token",
+        "find_padding_token",
         peer="transformers.trainer_seq2seq",
         sentence="Pad_token_id must be set in the configuration of the model",
     ),
@@ -1169,7 +1178,10 @@ SAYS = (
         sentence="Trainer cannot instantiate unsupported optimizer",
     ),
     Says(
-        "portico/checkpoint/sharded.py", "stored_weights", peer=TRAINING, sentence="Can't find a valid checkpoint at"
+        "portico/checkpoint/sharded.py",
+        "find_weight_files",
+        peer=TRAINING,
+        sentence="Can't find a valid checkpoint at",
     ),
     Says(
         "portico/checkpoint/sharded.py",
@@ -1253,7 +1265,7 @@ OF_TASKS = (
     *ours(
         "portico/tasks/language_modeling.py",
         "`group_texts` of `run_clm.py` makes no block of fewer tokens, and training on none fails",
-        "LanguageModeling.limited_features",
+        "LanguageModeling.build_features",
     ),
     *ours("portico/tasks/language_modeling.py", "a mode of the command line", "LanguageModeling.predict"),
     *ours("portico/tasks/task.py", LATER, "Task.classes", "Task.label_id", "value_of", "refuse_missing_label"),
@@ -1344,18 +1356,18 @@ OF_READING = (
     ),
     Says(
         "portico/mrc/metrics/spans.py",
-        "SpanRules._predicted",
+        "SpanRules._read_prediction",
         "and with a span",
         peer="primeqa.mrc.metrics.nq_f1.eval_utils",
         sentence="yes/no prediction and short answers cannot coexist.",
     ),
     Ours(
         "portico/mrc/metrics/spans.py",
-        "SpanRules._predicted",
+        "SpanRules._read_prediction",
         "not a number",
         reason="scores without an order have no best threshold",
     ),
-    *ours("portico/mrc/metrics/spans.py", "PrimeQA fails at the field of the annotation", "SpanRules._annotated"),
+    *ours("portico/mrc/metrics/spans.py", "PrimeQA fails at the field of the annotation", "SpanRules._read_reference"),
     *ours(
         "portico/mrc/metrics/squad.py",
         "the official scripts fail: `max` of no gold answer, a `KeyError` of a question without prediction in the "
@@ -1398,7 +1410,7 @@ OF_READING = (
     ),
     Says(
         "portico/mrc/primeqa/postprocessors.py",
-        "_grouped_offsets",
+        "_read_offsets",
         peer=f"{IN_PRIMEQA}.postprocessors.extractive",
         sentence="Example id mismatch between example",
     ),
@@ -1523,7 +1535,7 @@ OF_IPUS = (
         peer=f"{GRAPHCORE}.trainer",
         sentence="Could not find a PopTorch counterpart for optimizer",
     ),
-    *on_ipus("optim", "an optimizer of another model's parameters", "OptimizerConversion.trained_parameters"),
+    *on_ipus("optim", "an optimizer of another model's parameters", "OptimizerConversion.find_trained_parameters"),
     *on_ipus("optim", "(`amsgrad`, `maximize`, `nesterov`, Adagrad, LBFGS, ...)", "_check_convertible"),
     *on_ipus("pipelining/placement", "shared layers (ALBERT), or a model without layers", "plan_placement"),
     *on_ipus(
@@ -1556,7 +1568,7 @@ OF_IPUS = (
         "_split",
     ),
     *ours("portico/ipu/precision.py", "Lightning's precision, of which IPUs have two", "IPUPrecision.__init__"),
-    *ours("portico/ipu/precision.py", "Lightning's precision, of which IPUs have two", "IPUPrecision.like"),
+    *ours("portico/ipu/precision.py", "Lightning's precision, of which IPUs have two", "IPUPrecision.convert"),
     *ours("portico/ipu/precision.py", "a program updates the weights in every call", "IPUPrecision.optimizer_step"),
     Says(
         "portico/ipu/program.py",
@@ -1632,15 +1644,15 @@ OF_GRADIENT_DESCENT = (
         for module, function, part, peer, sentence in (
             (
                 "arguments",
-                "lightning_placement",
+                "resolve_placement",
                 "several devices",
                 "trainer",
                 "only be assigned a single `cuda_device`",
             ),
-            ("arguments", "lightning_placement", "with `world_size", "trainer", "only with more than 1 device. Check"),
+            ("arguments", "resolve_placement", "with `world_size", "trainer", "only with more than 1 device. Check"),
             (
                 "arguments",
-                "lightning_precision",
+                "resolve_precision",
                 "on the CPU",
                 "gradient_descent_trainer",
                 "AMP requires a cuda device",
@@ -1673,7 +1685,7 @@ OF_GRADIENT_DESCENT = (
                 "metric_tracker",
                 "the model did not produce that metric.",
             ),
-            ("metrics", "_signed", "must start", "metric_tracker", "metric_name must start with + or -"),
+            ("metrics", "_parse_metric_name", "must start", "metric_tracker", "metric_name must start with + or -"),
             (
                 "optimizers",
                 "find_groups",
@@ -1744,13 +1756,13 @@ OF_GRADIENT_DESCENT = (
             ),
         )
     ),
-    Ours(f"{DESCENT}arguments.py", "lightning_placement", "is a <name>", reason="AllenNLP makes no device of it"),
-    Ours(f"{DESCENT}arguments.py", "lightning_placement", "this machine has", reason="AllenNLP's `check_for_gpu`"),
+    Ours(f"{DESCENT}arguments.py", "resolve_placement", "is a <name>", reason="AllenNLP makes no device of it"),
+    Ours(f"{DESCENT}arguments.py", "resolve_placement", "this machine has", reason="AllenNLP's `check_for_gpu`"),
     *ours(f"{DESCENT}arguments.py", "launched processes, which AllenNLP starts itself", "check_world_size"),
-    Ours(f"{DESCENT}arguments.py", "lightning_precision", "grad_scaling", reason="half precision is Lightning's"),
-    Ours(f"{DESCENT}arguments.py", "lightning_precision", "Unknown", reason="Apex has no such level"),
+    Ours(f"{DESCENT}arguments.py", "resolve_precision", "grad_scaling", reason="half precision is Lightning's"),
+    Ours(f"{DESCENT}arguments.py", "resolve_precision", "Unknown", reason="Apex has no such level"),
     *ours(f"{DESCENT}batches.py", "a process without a batch, for which the others wait"),
-    *ours(f"{DESCENT}callbacks.py", "AllenNLP calls it, and fails", "_bound_by_name", "sort_callbacks"),
+    *ours(f"{DESCENT}callbacks.py", "AllenNLP calls it, and fails", "_bind_by_name", "sort_callbacks"),
     *ours(f"{DESCENT}callbacks.py", "a division by zero, or no epoch of that number", "ShouldValidateCallback"),
     *ours(f"{DESCENT}checkpointer.py", "no such number of files or seconds", "Checkpointer.__post_init__"),
     *ours(f"{DESCENT}checkpointer.py", "torch cannot load it", "Checkpointer.load_checkpoint", "BestWeights.load"),
@@ -1764,13 +1776,13 @@ OF_GRADIENT_DESCENT = (
     *ours(f"{DESCENT}experiment.py", "modes and files of the command line"),
     Ours(f"{DESCENT}metrics.py", "MetricTracker.__init__", "is an empty list", reason="it sums no metric"),
     *ours(f"{DESCENT}metrics.py", "caught by the trainer itself", "_plain"),
-    Ours(f"{DESCENT}metrics.py", "_signed", "does not name", reason="AllenNLP indexes it: a `TypeError`"),
+    Ours(f"{DESCENT}metrics.py", "_parse_metric_name", "does not name", reason="AllenNLP indexes it: a `TypeError`"),
     *ours(f"{DESCENT}moving_average.py", NOTHING),
     Ours(f"{DESCENT}optimizers.py", "find_groups", "`parameter_groups` holds", reason="AllenNLP unpacks pairs"),
     Ours(f"{DESCENT}optimizers.py", "_shares", "add it there", reason="AllenNLP: a `KeyError` of the name"),
-    *ours(f"{DESCENT}optimizers.py", "`re.error` in AllenNLP", "_compiled"),
+    *ours(f"{DESCENT}optimizers.py", "`re.error` in AllenNLP", "_compile"),
     *ours(f"{DESCENT}run.py", "AllenNLP skips to the end of the epoch, and trains it without a batch", "DescentRun"),
-    *ours(f"{DESCENT}schedulers.py", "AllenNLP multiplies None", "_with_rates"),
+    *ours(f"{DESCENT}schedulers.py", "AllenNLP multiplies None", "_require_rates"),
     *ours(
         f"{DESCENT}schedulers.py",
         "a division by zero, or steps that never come",
@@ -1843,7 +1855,7 @@ OURS = (
         reason="`trainer.module` under a user's `lightning.Trainer`",
         names=("module",),
     ),
-    Ours("portico/loop/plan.py", "limited_batches", "have no length", reason=FACADE, names=("limit_train_batches",)),
+    Ours("portico/loop/plan.py", "limit_batches", "have no length", reason=FACADE, names=("limit_train_batches",)),
     Ours("portico/checkpoint/manifest.py", "examine", error="unreadable", reason="the system's error"),
     Ours("portico/checkpoint/manifest.py", "refuse_unreadable", error="unreadable", reason="the system's error"),
     Ours(
@@ -1851,7 +1863,7 @@ OURS = (
         "_refuse_names_elsewhere",
         reason="files of a model that name others outside of its folder: SECURITY.md says that none is read",
     ),
-    Ours("portico/compat/lightning.py", "_without_steering", reason="the user's own exception, raised again"),
+    Ours("portico/compat/lightning.py", "_forbid_steering", reason="the user's own exception, raised again"),
     Ours("portico/loop/evaluation.py", "run_evaluation", reason="the user's own exception, raised again"),
     Ours("portico/loop/run.py", "fit", "", error="error.original", reason="the user's own exception, raised again"),
     Ours("portico/loop/run.py", "fit", "ended before its first step", reason="callbacks of Lightning"),
@@ -1862,7 +1874,7 @@ OURS = (
     ),
     Named(
         "portico/data/loaders.py",
-        "until_end",
+        "iterate_to_end",
         page="docs/concepts/bit_identical.md",
         sentence="A dataset or a collator that raises `StopIteration`",
     ),
@@ -1910,7 +1922,7 @@ OURS = (
     Ours(STRATEGIES, "refuse_sharded_weights", reason="a strategy object of Lightning", names=("strategy",)),
     Ours(STRATEGIES, "refuse_own_backward", reason="a strategy object of Lightning", names=("strategy",)),
     Ours(STRATEGIES, "refuse_other_replicas", "splits sequences under", reason=FACADE, names=("strategy",)),
-    Ours(STRATEGIES, "sharded_strategy", "shards the model, and", reason=FACADE, names=("strategy",)),
+    Ours(STRATEGIES, "resolve_sharding", "shards the model, and", reason=FACADE, names=("strategy",)),
     # ---- Rooms without a peer in transformers ----
     Ours("portico/errors.py", reason="names what another error does not: its extra, its folder, the key of a command"),
     Ours("portico/data/defects.py", reason=READING, names=("skip_invalid",)),
@@ -1924,7 +1936,7 @@ OURS = (
             "open_text",
             "csv_rows",
             "parquet_rows",
-            "numbered",
+            "number_records",
             "entries",
             "_parse",
         )

@@ -87,7 +87,7 @@ def no_look_ahead(patch):
         GradientState()._add_dataloader(self)
         for index, batch in enumerate(DataLoader.__iter__(self)):
             if index >= self.num_batches_to_skip:
-                yield self._prepared(batch, False)
+                yield self._prepare(batch, False)
         GradientState()._remove_dataloader(self)
         self.epoch += 1
 
@@ -115,7 +115,7 @@ def windows_batch_by_batch(patch):
                 yield None
 
     patch.setattr(Trainer, "get_batch_samples", lambda self, batches, size, device: (Window(batches, size), None))
-    patch.setattr(Corrections, "shared_out", lambda self, window, loader, is_summed: (window, window.shares()))
+    patch.setattr(Corrections, "split_shares", lambda self, window, loader, is_summed: (window, window.shares()))
 
 
 def feed_without_length(patch):
@@ -182,7 +182,7 @@ def open_window_stepped(patch):
     def step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
         optimizer_closure()
         optimizer.optimizer.step()
-        self.run.after_optimizer_step()
+        self.run.finish_optimizer_step()
 
     patch.setattr(TrainerModule, "optimizer_step", step)
 
@@ -228,7 +228,7 @@ def all_parameters_decayed(patch):
 
 def next_learning_rate_logged(patch):
     """The logged learning rate is that of the next step."""
-    patch.setattr(TrainingRun, "after_optimizer_step", lambda self: self._fire("on_optimizer_step"))
+    patch.setattr(TrainingRun, "finish_optimizer_step", lambda self: self._fire("on_optimizer_step"))
 
 
 def infinite_losses_summed(patch):
@@ -243,7 +243,7 @@ def infinite_losses_summed(patch):
 
 def smoothing_not_shifted(patch):
     """Label smoothing of a causal model compares each logit with its own token instead of the next."""
-    patch.setattr(TrainerCore, "smoothing_options", lambda self, model: {})
+    patch.setattr(TrainerCore, "get_smoothing_options", lambda self, model: {})
 
 
 def learning_rate_halved(patch):
@@ -308,7 +308,7 @@ def padded_with_zero(patch):
 
 def names_without_prefix(patch):
     """Metric names do not get the prefix."""
-    patch.setattr(EvaluationSession, "_prefixed", lambda self, metrics: metrics)
+    patch.setattr(EvaluationSession, "_add_prefix", lambda self, metrics: metrics)
 
 
 # ---- Callbacks that steer a run, and what a checkpoint restores ----

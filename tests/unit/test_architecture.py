@@ -147,6 +147,8 @@ def test_bases_of_other_packages_do_not_count():
         ("loop/run.py", "class RunningMethods:\n    pass", "class RunningMethods is a part of another class"),
         ("loop/run.py", "def f():\n" + 70 * "    pass\n", "f has 71 lines, more than 70"),
         ("loop/run.py", "class A:\n    async def f():\n" + 70 * "        pass\n", "f has 71 lines, more than 70"),
+        ("loop/run.py", "def f():\n    for one in (1, 2):\n        pass", "run.py:2 has a loop `for one in`"),
+        ("loop/run.py", "ones = [one for one in (1, 2)]", "run.py:1 has a loop `for one in`"),
     ],
 )
 def test_violation_is_found(tmp_path, name, source, why):
@@ -223,6 +225,39 @@ def test_untyped_parameters_are_found(tmp_path):
     room, package = violations(tmp_path / "house")
     assert "25 of 50 parameters in loop are Any, more than 12%" in room
     assert "25 of 50 parameters in the package are Any, more than 8%" in package
+
+
+@pytest.mark.parametrize(
+    "name", ["padded", "_shown", "padding_token", "kept", "of_spans", "_in_words", "without_autocast"]
+)
+def test_functions_without_a_verb_are_found(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(architecture_rules, "MOST_NAMES_WITHOUT_A_VERB", 1)
+    package = tree(tmp_path, {"loop/run.py": f"def {name}(): ...\ndef pad(): ..."})
+    assert violations(package) == []
+    (package / "loop/run.py").write_text(f"class A:\n    def {name}(self): ...\n    async def {name}(self): ...")
+    (found,) = violations(package)
+    assert found.startswith("2 functions begin with a participle or a preposition, more than 1: begin with a verb.")
+    assert found.endswith(f"house/loop/run.py:2 {name}, house/loop/run.py:3 {name}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def pad_length(): ...",
+        "def need_padding(): ...",
+        "def is_padded(): ...",
+        "def tokens_of(): ...",
+        "@contextmanager\ndef padded(): ...",
+        "def padded() -> AbstractContextManager[None]: ...",
+        "class A:\n    @property\n    def padded(self): ...",
+        "class A:\n    @override\n    def padded(self): ...",
+        "class A:\n    def from_pretrained(self): ...",
+        "class A:\n    def __init__(self): ...",
+    ],
+)
+def test_verbs_and_names_that_may_lack_one_pass(tmp_path, monkeypatch, source):
+    monkeypatch.setattr(architecture_rules, "MOST_NAMES_WITHOUT_A_VERB", 0)
+    assert violations(tree(tmp_path, {"loop/run.py": source})) == []
 
 
 def test_functions_of_one_name_are_found(tmp_path):

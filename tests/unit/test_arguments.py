@@ -12,7 +12,7 @@ from transformers.training_args import ParallelMode
 import portico
 from fresh_process import assert_runs_anew
 from models import toy_arguments, toy_trainer
-from portico.arguments import LightningPlacement, TrainingArguments, adopt_arguments, as_transformers_arguments
+from portico.arguments import LightningPlacement, TrainingArguments, adopt_arguments, build_transformers_arguments
 from portico.deprecated import OlderArguments
 from releases import since_transformers
 
@@ -121,7 +121,7 @@ def test_device_is_known_before_a_run(arguments_class, tmp_path):
 
 def test_saved_arguments_unpickle_as_transformers_class(tmp_path):
     args = toy_arguments(tmp_path, strategy="auto", learning_rate=0.25)
-    plain = as_transformers_arguments(args)
+    plain = build_transformers_arguments(args)
     assert type(plain) is transformers.TrainingArguments
     assert plain.learning_rate == 0.25
     assert not hasattr(plain, "strategy")

@@ -15,7 +15,7 @@ import transformers
 
 import portico
 from models import Line, Points, toy_arguments, toy_trainer
-from portico.arguments import argument_rules, as_transformers_arguments
+from portico.arguments import argument_rules, build_transformers_arguments
 from portico.deprecated import REMOVED, RENAMED, AcceptsOlderNames, Honoured, Ignored, OlderArguments, Refused, Sets
 from portico.experiments.settings import schema_of
 
@@ -303,7 +303,7 @@ def test_retired_defaults_do_not_warn(make):
 
 def test_retired_arguments_are_not_saved(make):
     with pytest.warns(FutureWarning):
-        plain = as_transformers_arguments(make(use_ipex=True))
+        plain = build_transformers_arguments(make(use_ipex=True))
     assert not vars(plain).keys() & OlderArguments.__annotations__.keys()
 
 

@@ -33,7 +33,7 @@ from effects import outside, recorded_effects
 from fake_experiment import SearchedExperiment
 from fresh_process import environment
 from hostile_folders import RUN, canary_of
-from hydra_plugins.portico_launchers import logged
+from hydra_plugins.portico_launchers import log_output
 from models import toy_trainer
 from portico import InputError
 from portico.cli import compose
@@ -42,7 +42,7 @@ from portico.commands import demo, replay, report, run, sweep, verify
 from portico.compat.releases import is_before
 from portico.errors import InputPermissionError
 from portico.hub import refuse_missing_model
-from portico.loop.model_setup import made_logger
+from portico.loop.model_setup import make_logger
 from portico.mrc.config import load_examples
 from portico.mrc.models.loading import load_reader
 from portico.mrc.models.small_bert import new_reader
@@ -619,7 +619,7 @@ def test_an_index_that_a_model_names_lists_files_next_to_it(reader, tmp_path):
 def test_a_logger_writes_into_its_folder(logger, tmp_path):
     for name in ("csv", "tensorboard"):
         hostile_folders.detour(tmp_path / RUN / name, "a link to a folder")
-    made = made_logger(logger, str(tmp_path / RUN))
+    made = make_logger(logger, str(tmp_path / RUN))
     made.log_metrics({"loss": 1.0}, step=1)
     made.save()
     assert [*(tmp_path / RUN / logger).rglob("*")]
@@ -728,7 +728,7 @@ def test_names_with_characters_of_a_shell_are_only_names(name, harmless, command
     for command in ("report", "sweep", "replay", "job", "evaluate"):
         with suppress(InputError, SystemExit):
             commands[command](folder)
-    subprocess.run(logged([sys.executable, "-c", ""], folder / f"{name}.log", num_threads=1), check=True)
+    subprocess.run(log_output([sys.executable, "-c", ""], folder / f"{name}.log", num_threads=1), check=True)
     assert (folder / f"{name}.log").is_file()
     assert not [*tmp_path.glob("canary"), *folder.rglob("canary"), *Path().glob("canary")]
 

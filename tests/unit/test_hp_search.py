@@ -15,14 +15,7 @@ import portico
 from models import Line, toy_trainer
 from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
-from portico.hp_search import (
-    FiniteObjective,
-    OptunaSearch,
-    RaySearch,
-    WandbSearch,
-    checked_directions,
-    installed_backend,
-)
+from portico.hp_search import FiniteObjective, OptunaSearch, RaySearch, WandbSearch, check_directions, select_backend
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -52,14 +45,14 @@ def test_no_backend_installed(monkeypatch):
     for backend in (OptunaSearch, RaySearch, WandbSearch):
         monkeypatch.setattr(backend, "is_available", lambda self: False)
     with pytest.raises(RuntimeError, match=r"No hyperparameter search backend available. Run one of .*portico\[ray\]"):
-        installed_backend()
+        select_backend()
 
 
 def test_optuna_is_the_default_backend(monkeypatch, caplog):
     caplog.set_level(logging.INFO, logger="portico")
     for backend in (OptunaSearch, RaySearch):
         monkeypatch.setattr(backend, "is_available", lambda self: True)
-    assert installed_backend().name == "optuna"
+    assert select_backend().name == "optuna"
     assert "hyperparameter search backends available. Using optuna as the default." in caplog.text
 
 
@@ -301,8 +294,8 @@ def test_objective_can_be_pickled():
 
 
 def test_directions():
-    assert checked_directions("maximize") == ["maximize"]
-    assert checked_directions(["minimize", "maximize"]) == ["minimize", "maximize"]
+    assert check_directions("maximize") == ["maximize"]
+    assert check_directions(["minimize", "maximize"]) == ["minimize", "maximize"]
 
 
 @pytest.mark.parametrize("direction", ["down", ["minimize", "up"], [], None, ("minimize",)])
@@ -310,7 +303,7 @@ def test_unknown_direction_is_rejected(direction):
     with pytest.raises(
         InputError, match=r"Unknown `direction=.*`; set it to 'minimize' or 'maximize', or to a list with one"
     ):
-        checked_directions(direction)
+        check_directions(direction)
 
 
 def test_state_names_the_best_trial_and_other_arguments_are_announced(tmp_path, caplog):

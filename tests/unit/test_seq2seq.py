@@ -11,10 +11,10 @@ import portico
 from models import Line, Pairs, Points, tiny_t5, tiny_tokenizer, toy_arguments
 from portico.errors import InputError
 from portico.seq2seq import (
+    compute_padded_length,
+    find_padding_token,
     generation_inputs,
     generation_options,
-    padded_length,
-    padding_token,
     shards_weights,
     whole_weights,
 )
@@ -197,7 +197,7 @@ def test_decoder_inputs_from_labels_are_dropped():
 )
 def test_padded_length(length, max_length, max_new_tokens, expected):
     config = SimpleNamespace(max_length=max_length, max_new_tokens=max_new_tokens)
-    assert padded_length(torch.ones(2, length), config) == expected
+    assert compute_padded_length(torch.ones(2, length), config) == expected
 
 
 def test_padding_keeps_dtype_and_rows():
@@ -219,15 +219,15 @@ def model(pad):
     ("processing_class", "expected"), [(tokenizer(0, 4), 0), (tokenizer(None, 4), 4), (None, 7), (object(), 7)]
 )
 def test_padding_token(processing_class, expected):
-    assert padding_token(processing_class, model(7)) == expected
+    assert find_padding_token(processing_class, model(7)) == expected
 
 
 def test_missing_padding_token_error():
     with pytest.raises(InputError, match=r"`processing_class` has neither a padding token nor an end token; set one"):
-        padding_token(tokenizer(None, None), model(7))
+        find_padding_token(tokenizer(None, None), model(7))
     for padless in (model(None), torch.nn.Linear(1, 1)):
         with pytest.raises(ValueError, match="Pad_token_id must be set in the configuration of the model"):
-            padding_token(None, padless)
+            find_padding_token(None, padless)
 
 
 def test_generation_config_object_is_copied():

@@ -60,7 +60,7 @@ class BackgroundWriter:
                 self._reusable[key] = torch.empty(num_bytes, dtype=torch.uint8).fill_(0).untyped_storage()
 
         map_tensors(note, state)
-        self._reservation = _in_thread(allocate, "checkpoint-memory")
+        self._reservation = _run_in_thread(allocate, "checkpoint-memory")
 
     def collect(self) -> None:
         """Keep the jobs that follow until :meth:`start`, and copy what they write."""
@@ -74,7 +74,7 @@ class BackgroundWriter:
         else:
             job(None)
 
-    def copied(self, state: State) -> State:
+    def copy_state(self, state: State) -> State:
         """Return nested tensors as a job should hold them: copied to host memory if the job runs later.
 
         Tensors that share memory share the copy.
@@ -106,7 +106,7 @@ class BackgroundWriter:
             for job in jobs:
                 job(group)
 
-        self._writing = _in_thread(write, "checkpoint")
+        self._writing = _run_in_thread(write, "checkpoint")
 
     def discard(self) -> None:
         """Forget the jobs kept since :meth:`collect`."""
@@ -186,7 +186,7 @@ class _BackgroundGroups:
         return self.meshes[shape][mesh.mesh_dim_names]
 
 
-def _in_thread(work: Callable[[], None], name: str) -> Future[None]:
+def _run_in_thread(work: Callable[[], None], name: str) -> Future[None]:
     # An executor for each job: a forked process, which has no threads, can use this writer too.
     with_one_thread = ThreadPoolExecutor(1, thread_name_prefix=name)
     running = with_one_thread.submit(work)

@@ -53,7 +53,7 @@ def lacks_weights(engine: Any, model: nn.Module) -> bool:
     return is_spread and not (has_adapters(model) or engine.zero_gather_16bit_weights_on_model_save())
 
 
-def gathered_weights(engine: Any, model: nn.Module) -> dict[str, Any] | None:
+def gather_weights(engine: Any, model: nn.Module) -> dict[str, Any] | None:
     """Return the weights of ``model`` where each process has a part of them, ``None`` where each has all.
 
     The first process gets them, and others an empty dict. All processes call this.
@@ -78,11 +78,11 @@ def _refuse_other_files(engine: Any, states: Path) -> None:
     if saved != present:
         stages = {0: "0", 1: "1 or 2", 3: "3"}
 
-        def described(kind: tuple[int, bool, int]) -> str:
+        def describe(kind: tuple[int, bool, int]) -> str:
             return f"stage {stages[kind[0]]}{' in bf16' if kind[1] else ''}{f' in {kind[2]} parts' if kind[0] else ''}"
 
         raise InputError(
-            f"{states} holds states of {described(saved)}, and the run has {described(present)}; resume with the "
+            f"{states} holds states of {describe(saved)}, and the run has {describe(present)}; resume with the "
             "DeepSpeed configuration and the number of processes that it was saved with."
         )
 

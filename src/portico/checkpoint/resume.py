@@ -40,13 +40,7 @@ from portico.checkpoint.sharded import (
     read_named_optimizer,
     shard_optimizer_state,
 )
-from portico.checkpoint.writer import (
-    OPTIMIZER_FILE,
-    SCALER_FILE,
-    SCHEDULER_FILE,
-    CheckpointParts,
-    is_incomplete,
-)
+from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, CheckpointParts, is_incomplete
 from portico.compat import transformers as hf_compat
 from portico.compat.transformers import HFTrainingArguments, logger
 from portico.data.loaders import DataLoaderDispatcher, DataLoaderShard, Generator, generators_of
@@ -164,7 +158,7 @@ def _check_state(state: TrainerState) -> None:
         raise ValueError("`log_history` is not a list of objects")
 
 
-def resumed_batch_size(folder: str, args: HFTrainingArguments) -> int | None:
+def read_batch_size(folder: str, args: HFTrainingArguments) -> int | None:
     """Return the batch size that ``auto_find_batch_size`` had reached, if ``folder`` records it."""
     file = Path(folder) / STATE_FILE
     if not args.auto_find_batch_size:
@@ -233,7 +227,7 @@ def _load_scheduler(parts: CheckpointParts, file: Path, *, is_by_name: bool = Fa
     with warnings.catch_warnings(), reading(file, into_model=True):
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
         if is_by_name or is_sharded(parts.model):
-            saved = _for_groups(parts.optimizer.param_groups, saved)
+            saved = _fit_to_groups(parts.optimizer.param_groups, saved)
         _check_alike(scheduler.state_dict(), saved)
         scheduler.load_state_dict(saved)
 
@@ -253,7 +247,7 @@ def _check_options(present: Mapping[str, Any], saved: Mapping[str, Any], optimiz
         raise ValueError(f"`{missing[0]}` is missing")
 
 
-def _for_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[str, Any]:
+def _fit_to_groups(groups: list[dict[str, Any]], schedule: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a schedule for ``groups`` of parameters, which may be more or fewer than the saved ones.
 
     Parameters of one group that are sharded over different processes are in separate groups here.
@@ -325,7 +319,7 @@ def save_position(folder: str, position: tuple[int, int]) -> None:
     write_text(Path(folder) / POSITION_FILE, json.dumps(position))
 
 
-def saved_position(folder: str) -> tuple[tuple[int, int] | None, int]:
+def read_position(folder: str) -> tuple[tuple[int, int] | None, int]:
     """Return the position that :func:`save_position` wrote, if it did, and of how many processes."""
     num_processes = len(list(Path(folder).glob("rng_state*.pth")))
     if not has_file(Path(folder), POSITION_FILE):
@@ -401,7 +395,7 @@ class EpochStart:
     draws: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, loader: Any, args: HFTrainingArguments) -> "EpochStart":
+    def capture(cls, loader: Any, args: HFTrainingArguments) -> "EpochStart":
         return cls(present_rng_states(args), [_state_of(generator) for generator in generators_of(loader)])
 
     def watch(self, loader: Any, args: HFTrainingArguments) -> None:

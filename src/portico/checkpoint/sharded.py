@@ -54,7 +54,7 @@ _Optimizer = torch.optim.Optimizer
 def save_weight_shards(
     model: nn.Module, tensors: Mapping[str, torch.Tensor], folder: Path, *, is_writer: bool
 ) -> None:
-    """Write the :func:`stored_tensors` of ``model`` into ``folder``, gathering a file of at most 5 GB at a time.
+    """Write the :func:`select_weights` of ``model`` into ``folder``, gathering a file of at most 5 GB at a time.
 
     All processes call this. Writers (``is_writer``) hold one file in memory at a time, other processes one tensor.
     """
@@ -90,7 +90,7 @@ def save_weight_shards(
         write_text(folder / SAFE_WEIGHTS_INDEX_NAME, text)
 
 
-def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+def select_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the tensors, still sharded, that are stored as weights; of tied tensors only the first."""
     left_out = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     left_out |= set(getattr(model, "all_tied_weights_keys", None) or ())
@@ -112,7 +112,7 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
                 {f"model.{name}": tensor for name, tensor in present.items()}, _shards(folder, FSDP_WEIGHTS_FOLDER)
             )
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
-    stored = {key: weight for file in stored_weights(folder) for key, weight in _in_file(file).items()}
+    stored = {key: weight for file in find_weight_files(folder) for key, weight in _read_weights(file).items()}
     missing = [name for name in present if name not in stored]
     unexpected = [name for name in stored if name not in present]
     wrong = [name for name in present if name in stored and stored[name].shape != list(present[name].shape)]
@@ -141,7 +141,7 @@ def accepting_full_tensors(model: nn.Module) -> Iterator[None]:
     def cut(module: nn.Module, state_dict: dict[str, Any], prefix: str, *options: object) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if (key := prefix + name) in state_dict:
-                state_dict[key] = _sharded_like(parameter, state_dict[key])
+                state_dict[key] = _shard_like(parameter, state_dict[key])
 
     hooks = [module.register_load_state_dict_pre_hook(cut) for module in model.modules()]
     try:
@@ -179,13 +179,13 @@ class _StoredWeight:
     def part_for(self, like: torch.Tensor) -> torch.Tensor:
         """Return this process's part of the weight, sharded as ``like`` is; no other part is read."""
         if isinstance(self.source, torch.Tensor):
-            return _own_part(like, self.source)
+            return _take_part(like, self.source)
         # Opened for each weight: what has been read of a file is resident until it is closed.
         with safe_open(self.source, framework="pt") as opened:
-            return _own_part(like, opened.get_slice(self.name))
+            return _take_part(like, opened.get_slice(self.name))
 
 
-def stored_weights(folder: Path) -> list[Path]:
+def find_weight_files(folder: Path) -> list[Path]:
     """Return the files of a checkpoint that hold the weights of its model: one, or shards.
 
     Raises:
@@ -199,7 +199,7 @@ def stored_weights(folder: Path) -> list[Path]:
             with reading(folder / name):
                 return listed_shards(folder / name)
     steps = steps_of_checkpoints(folder)
-    known = f", for example {str(max(steps, key=lambda one: steps[one]))!r}" if steps else ""
+    known = f", for example {str(max(steps, key=lambda name: steps[name]))!r}" if steps else ""
     what = "it holds no" if folder.is_dir() else "there is no such folder, and so no"
     raise InputError(
         f"Can't find a valid checkpoint at {folder}: {what} {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME}; set "
@@ -207,7 +207,7 @@ def stored_weights(folder: Path) -> list[Path]:
     )
 
 
-def _in_file(file: Path) -> dict[str, _StoredWeight]:
+def _read_weights(file: Path) -> dict[str, _StoredWeight]:
     with reading(file):
         if file.suffix != ".safetensors":
             tensors = load_tensors(file, map_location="cpu", mmap=True)
@@ -217,7 +217,7 @@ def _in_file(file: Path) -> dict[str, _StoredWeight]:
             return {name: _StoredWeight(opened.get_slice(name).get_shape(), file, name) for name in names}
 
 
-def _own_part(like: torch.Tensor, source: Any) -> torch.Tensor:
+def _take_part(like: torch.Tensor, source: Any) -> torch.Tensor:
     """Return this process's part of ``source``, a full tensor or a slice of a file, sharded as ``like`` is."""
     if isinstance(like, DTensor):
         part: torch.Tensor = hf_compat.shard_operation(like).shard_tensor(source)
@@ -247,7 +247,7 @@ def optimizer_by_name(model: nn.Module, optimizer: _Optimizer) -> dict[str, Any]
             name = names.get(parameter, f"parameters.{index}")
             flat.update({f"param_groups.{name}.{key}": value for key, value in options.items()})
             state = saved["state"].get(index, {})
-            flat.update({f"state.{name}.{key}": _in_one_piece(value) for key, value in state.items()})
+            flat.update({f"state.{name}.{key}": _make_contiguous(value) for key, value in state.items()})
     return flat
 
 
@@ -353,7 +353,7 @@ def _state_dict(
             if name not in options:
                 raise ValueError(f"`{name}` is missing")
             entries = state.get(name, {})
-            present["state"][index] = {key: _sharded_like(parameter, value) for key, value in entries.items()}
+            present["state"][index] = {key: _shard_like(parameter, value) for key, value in entries.items()}
             if not entries:
                 del present["state"][index]
             # Options of this optimizer are dropped, so that an option missing in the checkpoint is noticed there.
@@ -363,7 +363,7 @@ def _state_dict(
     return present
 
 
-def _sharded_like(parameter: torch.Tensor, value: Any) -> Any:
+def _shard_like(parameter: torch.Tensor, value: Any) -> Any:
     """Return ``value`` sharded as ``parameter`` is; another shape, such as Adam's step count, is returned as it is."""
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
@@ -398,11 +398,11 @@ def _template(stored: object, parameter: torch.Tensor | None) -> Any:
         return None
     dtype = stored.properties.dtype
     if parameter is not None and stored.size == parameter.shape:
-        return _in_one_piece(torch.empty_like(parameter, dtype=dtype, requires_grad=False))
+        return _make_contiguous(torch.empty_like(parameter, dtype=dtype, requires_grad=False))
     return torch.empty(stored.size, dtype=dtype)
 
 
-def _in_one_piece(value: Any) -> Any:
+def _make_contiguous(value: Any) -> Any:
     """Reshard a tensor that is sharded twice along one dimension, so that each process has one contiguous part.
 
     ``torch.distributed.checkpoint`` describes a process's part by its offset and size, which FSDP2 over tensor

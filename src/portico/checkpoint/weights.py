@@ -20,10 +20,10 @@ from portico.checkpoint.manifest import has_file, of_another_model, reading
 from portico.checkpoint.sharded import (
     FSDP_WEIGHTS_FILE,
     accepting_full_tensors,
+    find_weight_files,
     load_weight_slices,
     save_weight_shards,
-    stored_tensors,
-    stored_weights,
+    select_weights,
 )
 from portico.compat.transformers import (
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -68,17 +68,17 @@ def save_weights(
         if is_writer and isinstance(unwrapped, PreTrainedModel):
             # Only the configuration, and first: `save_pretrained` deletes all shards that it has not written.
             _save_pretrained(unwrapped, folder, {})
-        tensors = background.copied(stored_tensors(unwrapped))
+        tensors = background.copy_state(select_weights(unwrapped))
         background.run(lambda group: save_weight_shards(unwrapped, tensors, path, is_writer=is_writer))
         return
     if isinstance(unwrapped, PreTrainedModel) or has_adapters(unwrapped):
         if state_dict is None and (model is not unwrapped or background.copies):
             state_dict = model.state_dict()
-        held = background.copied(state_dict)
+        held = background.copy_state(state_dict)
         background.run(lambda group: _save_pretrained(unwrapped, folder, held))
     else:
         logger.info("The model is not a `PreTrainedModel`, so its weights are saved without a configuration.")
-        weights = background.copied(model.state_dict() if state_dict is None else state_dict)
+        weights = background.copy_state(model.state_dict() if state_dict is None else state_dict)
         background.run(lambda group: _save_plain(_storable(weights), path / SAFE_WEIGHTS_NAME))
 
 
@@ -162,7 +162,7 @@ def are_renamed(model: nn.Module, result: _IncompatibleKeys) -> bool:
 
 def _load_by_name(model: nn.Module, path: Path) -> _IncompatibleKeys:
     missing, unexpected = list(model.state_dict()), []
-    for file in stored_weights(path):
+    for file in find_weight_files(path):
         with reading(file):
             is_safe = file.suffix == ".safetensors"
             weights = safetensors.torch.load_file(file) if is_safe else load_tensors(file, map_location="cpu")

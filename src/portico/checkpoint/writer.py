@@ -28,13 +28,7 @@ from portico.checkpoint.manifest import (
     write_manifest,
 )
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
-from portico.compat.transformers import (
-    CallbackHandler,
-    ExportableState,
-    HFTrainingArguments,
-    logger,
-    sort_checkpoints,
-)
+from portico.compat.transformers import CallbackHandler, ExportableState, HFTrainingArguments, logger, sort_checkpoints
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, reason_of
@@ -152,10 +146,10 @@ def save_optimizer_and_scheduler(parts: CheckpointParts, folder: Path) -> None:
     if parts.engine is not None:
         save_engine(parts.engine, folder, parts.model)
     elif is_sharded(parts.model):
-        shards = background.copied(optimizer_by_name(parts.model, parts.optimizer))
+        shards = background.copy_state(optimizer_by_name(parts.model, parts.optimizer))
         background.run(lambda group: save_optimizer_shards(shards, folder, group))
     elif parts.args.should_save:
-        state = background.copied(parts.optimizer.state_dict())
+        state = background.copy_state(parts.optimizer.state_dict())
         background.run(lambda group: save_tensors(state, folder / OPTIMIZER_FILE))
     if not parts.args.should_save or parts.engine_has_scheduler:
         return
@@ -390,7 +384,7 @@ def export_callback_states(handler: CallbackHandler, control: TrainerControl, st
     stored.update({name: same if len(same) > 1 else same[0] for name, same in states.items()})
 
 
-def _restored(callback: ExportableState, saved: Any) -> Any:
+def _restore_callback(callback: ExportableState, saved: Any) -> Any:
     """Return a callback of the class of ``callback`` with a state that a checkpoint holds."""
     kind: Any = type(callback)
     try:
@@ -420,7 +414,7 @@ def restore_callback_states(handler: CallbackHandler, control: TrainerControl, s
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, saved in zip(same, states if isinstance(states, list) else [states], strict=False):
-            restored = _restored(callback, saved)
+            restored = _restore_callback(callback, saved)
             if isinstance(restored, TrainerControl):
                 control = restored
             else:

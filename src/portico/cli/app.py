@@ -28,12 +28,12 @@ from portico.cli.composition import (
     HYDRA_VERSION_BASE,
     complete_all_settings,
     experiment_of,
-    in_words_of_hydra,
-    known_names,
+    find_known_names,
     register_resolvers,
     settings_to_run,
+    translate_arguments,
 )
-from portico.cli.errors import TOP_LEVEL_NAMES, explained, in_words_of_the_command_line
+from portico.cli.errors import TOP_LEVEL_NAMES, explained, translate_message
 from portico.cli.folders import claim, interruption, owning, recorded_config, refuse_running, removed_if_refused
 from portico.cli.jobs import (
     FINISHED,
@@ -70,7 +70,7 @@ Task = Callable[[DictConfig], object]
 
 @ends_with_its_reader
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compose the configuration that ``arguments`` describe, by default those of ``sys.argv``, and run it or a sweep.
+    """Compose the configuration that ``arguments`` describe, by default ``sys.argv``, and run it or a sweep.
 
     Exits with one paragraph on stderr: with code 1 if the user's input cannot be used or a file cannot be opened,
     with code 130 after an interrupt. Other errors keep their traceback, and with ``HYDRA_FULL_ERROR=1`` all do.
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         join_mpi()
     except InputError as error:
         _exit(str(error))
-    words = in_words_of_hydra(sys.argv[1:] if arguments is None else arguments)
+    words = translate_arguments(sys.argv[1:] if arguments is None else arguments)
     parser = option_parser()
     options = _parse_options(parser, words)
     if options.shell_completion:
@@ -101,8 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Hydra prints its errors in its own way and exits, unless told to raise them.
     with env_override({FULL_ERROR: "1"}):
         try:
-            with explained(partial(known_names, words)), reported_sweep() as sweep:
-                launch(_exiting(run, sweep.failed))
+            with explained(partial(find_known_names, words)), reported_sweep() as sweep:
+                launch(_exit_on_errors(run, sweep.failed))
         except _JobFailed:
             pass  # the sweeper has ended the sweep; its report says which jobs failed
         except KeyboardInterrupt:
@@ -157,7 +157,7 @@ def _about_option(option: str, words: Sequence[str]) -> str:
     name = name.replace("-", "_")
     following = words[words.index(option) + 1 :][:1]
     value = value or next((word for word in following if not word.startswith("--") and "=" not in word), "<value>")
-    known = TOP_LEVEL_NAMES if name in TOP_LEVEL_NAMES else known_names(words)
+    known = TOP_LEVEL_NAMES if name in TOP_LEVEL_NAMES else find_known_names(words)
     keys = [key for key in known if f".{key}".endswith(f".{name}")]
     # Hydra itself takes `--multi` for `--multirun`; `--exp` is not meant as the rerun that is refused.
     full = [own for own in option_parser()._option_string_actions if own.startswith(option) and "rerun" not in own]
@@ -180,14 +180,14 @@ def run(config: DictConfig) -> float | list[float] | None:
     job, hydra_config = current_job(folder), cast(DictConfig, HydraConfig.get())
     if job is None:
         with removed_if_refused(folder):
-            _trained(settings_to_run(config), folder)
+            _train(settings_to_run(config), folder)
         return None  # only a sweep compares runs by their objective
     with job.recording():
         of_a_sweep = hydra_config.mode is RunMode.MULTIRUN
         if of_a_sweep:
             refuse_drawing_in_several_processes(hydra_config.sweeper["_target_"])
         settings = settings_to_run(config)
-        continued = job.continued(settings)
+        continued = job.build_resume_settings(settings)
         if continued is not None and job.status in (FINISHED, PRUNED):
             log.info("Job %d is %s already: %s", job.number, job.status, folder)
             return _objective(job.metrics, settings)
@@ -195,14 +195,14 @@ def run(config: DictConfig) -> float | list[float] | None:
         if of_a_sweep and has_several_processes(settings):
             job.run_in_own_process()
             return _objective(job.metrics, settings)
-        metrics = _trained(settings, folder, job, continued)
+        metrics = _train(settings, folder, job, continued)
         value = _objective(metrics, settings)
         job.finish(metrics)
         return value
     return _objective(job.metrics, settings)  # the search has ended it
 
 
-def _trained(
+def _train(
     settings: dict[str, Any], folder: Path, job: SweepJob | None = None, continued: dict[str, Any] | None = None
 ) -> dict[str, float]:
     """Run the experiment of checked settings; ``continued`` are settings that resume the job from its folder."""
@@ -275,13 +275,13 @@ def _is_of_a_file(error: BaseException) -> bool:
     return isinstance(error, OSError) and (error.filename is not None or error.errno == errno.ENOSPC)
 
 
-def _exiting(task: Task, failed: set[int]) -> Task:
+def _exit_on_errors(task: Task, failed: set[int]) -> Task:
     """Make bad input and an interrupt end the process with a sentence; in a sweep a failure ends only its job.
 
     The number of a job that failed is added to ``failed``.
     """
 
-    def exiting_task(config: DictConfig) -> object:
+    def run_task(config: DictConfig) -> object:
         hydra_config = cast(DictConfig, HydraConfig.get())
         in_sweep = hydra_config.mode is RunMode.MULTIRUN
         with env_override({FULL_ERROR: "0"}):
@@ -299,7 +299,7 @@ def _exiting(task: Task, failed: set[int]) -> Task:
                     raise
                 failure = error
         if isinstance(failure, InputError):
-            message = in_words_of_the_command_line(str(failure))
+            message = translate_message(str(failure))
         elif _is_of_a_file(failure):
             message = str(failure)
         else:
@@ -311,8 +311,8 @@ def _exiting(task: Task, failed: set[int]) -> Task:
             return None  # it would not start the next batch after an error
         raise _JobFailed(number) from failure
 
-    return exiting_task
+    return run_task
 
 
 def _exit(message: str, code: int = 1) -> NoReturn:
-    exit_with_error(in_words_of_the_command_line(message), code)
+    exit_with_error(translate_message(message), code)

@@ -68,18 +68,18 @@ def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mr
     chosen = list(overrides or [])
     if experiment is not None and not any(re.match(r"\+?experiment=", override) for override in chosen):
         chosen = [f"+experiment={experiment}", *chosen]
-    words = in_words_of_hydra(chosen)
-    return checked(_with_settings_of_run(_composed(words), words))
+    words = translate_arguments(chosen)
+    return check_settings(_adopt_run_settings(_compose_plain(words), words))
 
 
-def _composed(overrides: Sequence[str]) -> dict[str, Any]:
-    names = partial(known_names, overrides)
+def _compose_plain(overrides: Sequence[str]) -> dict[str, Any]:
+    names = partial(find_known_names, overrides)
     with explained(names), hydra.initialize_config_dir(str(config_dir()), version_base=HYDRA_VERSION_BASE):
         # Resolved while Hydra is initialised: its resolvers, such as `now`, exist only then.
         return to_plain(hydra.compose(CONFIG_NAME, list(overrides)))
 
 
-def in_words_of_hydra(arguments: Sequence[str]) -> list[str]:
+def translate_arguments(arguments: Sequence[str]) -> list[str]:
     """Return the user's arguments as Hydra takes them.
 
     An experiment needs a plus sign; groups of the defaults list take none. Hydra does not take null for a group, so
@@ -118,16 +118,16 @@ def _quote_part(found: re.Match[str]) -> str:
     return "'{}'".format(re.sub(r"\\(.)", r"\1", text.strip()))
 
 
-def known_names(overrides: Sequence[str]) -> Collection[str]:
+def find_known_names(overrides: Sequence[str]) -> Collection[str]:
     """Return all keys of the experiment that overrides choose, by default ``mrc``.
 
     The other overrides are left out: they may be the ones that cannot be composed.
     """
-    choosing = [override for override in in_words_of_hydra(overrides) if re.match(r"\+experiment=|trainer=", override)]
+    choosing = [word for word in translate_arguments(overrides) if re.match(r"\+experiment=|trainer=", word)]
     if choosing == list(overrides):  # its own files cannot be composed
         return TOP_LEVEL_NAMES
     with suppress(InputError):
-        settings = _composed(choosing or ["+experiment=mrc"])
+        settings = _compose_plain(choosing or ["+experiment=mrc"])
         return [*_schema_of(settings).names(_OWN_KEYS), *EVERYWHERE]
     return TOP_LEVEL_NAMES
 
@@ -181,7 +181,7 @@ def complete_all_settings() -> None:
     if folder is not None:
         overrides.append(f"hydra.searchpath=[file://{Path(folder[1]).absolute()}]")
     with suppress(InputError):
-        settings = _composed(in_words_of_hydra(overrides))
+        settings = _compose_plain(translate_arguments(overrides))
         if settings.get(TARGET):
             _store_open_groups(_schema_of(settings).defaults())
 
@@ -197,7 +197,7 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
 
 
-def checked(settings: dict[str, Any]) -> dict[str, Any]:
+def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings completed with the defaults of their groups; refuse settings that cannot be used."""
     if not settings.get(TARGET):
         names = experiment_names()
@@ -238,10 +238,10 @@ def settings_to_run(config: DictConfig) -> dict[str, Any]:
                 f"The entry `logger.{name}` needs {package}, which is not installed; install it with "
                 f"`pip install {package}`, or choose another entry."
             )
-    return checked(_with_settings_of_run(settings, HydraConfig.get().overrides.task))
+    return check_settings(_adopt_run_settings(settings, HydraConfig.get().overrides.task))
 
 
-def _with_settings_of_run(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def _adopt_run_settings(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return the settings of an evaluation or a prediction as the run trained with them, except those in overrides.
 
     The model in the folder of a run was trained on its windows and chosen by its metric. Classes outside portico are
@@ -275,18 +275,18 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     """Return the experiment of checked settings, with every object built that has a ``_target_``."""
     from portico.experiments.experiment import build_experiment
 
-    groups = {name: _with_objects(name, values) for name, values in settings.items() if name not in _OWN_KEYS}
+    groups = {name: _build_entries(name, values) for name, values in settings.items() if name not in _OWN_KEYS}
     groups["objective"] = goals_of(settings["objective"]) if settings.get("objective") else {}
     for name in _OBJECT_GROUPS:
         entries = settings.get(name) or {}
         if not isinstance(entries, Mapping):  # in a file that no composition has written
             raise InputError(f"`{name}={str(entries)[:80]}` is not a mapping; set it to entries by name.")
         # An entry that is set to null is left out.
-        groups[name] = [_built(f"{name}.{key}", entry) for key, entry in entries.items() if entry is not None]
+        groups[name] = [_build_entry(f"{name}.{key}", entry) for key, entry in entries.items() if entry is not None]
     return build_experiment(groups, output_dir)
 
 
-def _built(key: str, entry: object) -> Any:
+def _build_entry(key: str, entry: object) -> Any:
     if not isinstance(entry, Mapping) or TARGET not in entry:
         group, _, name = key.partition(".")
         choice = f"{group}={name}" if (config_dir() / group / f"{name}.yaml").is_file() else f"{key}.{TARGET}=<class>"
@@ -302,7 +302,7 @@ def _built(key: str, entry: object) -> Any:
     return built(key, entry)
 
 
-def _with_objects(group: str, values: object) -> Any:
+def _build_entries(group: str, values: object) -> Any:
     """Build every entry with a ``_target_`` inside a group; the experiment builds the group itself."""
     if not isinstance(values, Mapping):
         return values

@@ -1,4 +1,4 @@
-"""Hydra's and OmegaConf's errors in one paragraph: what came, what is allowed, what to set."""
+"""Hydra's and OmegaConf's errors in one paragraph: what was given, what is allowed, what to set."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -79,7 +79,7 @@ def explained(names: Callable[[], Collection[str]] = lambda: TOP_LEVEL_NAMES) ->
         raise InputError(f"{error}; give the group the name of a file, as in debug=default.") from error
 
 
-def in_words_of_the_command_line(message: str) -> str:
+def translate_message(message: str) -> str:
     """Return a message with the values of Python code as the command line takes them: null, true and false."""
     parts = message.split("`")
     for number, part in enumerate(parts):
@@ -132,11 +132,11 @@ def explain(error: Exception, names: Callable[[], Collection[str]]) -> str:
         reason = str(error).splitlines()[0]
         return f"'{error.full_key}' cannot be resolved ({reason}); set it, or the key that it refers to."
     if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
-        return _unknown_key(error, names)
-    return _with_advice(error, names) if isinstance(error, ConfigCompositionException) else _one_line(error)
+        return _describe_unknown_key(error, names)
+    return _add_advice(error, names) if isinstance(error, ConfigCompositionException) else _one_line(error)
 
 
-def _unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
+def _describe_unknown_key(error: Exception, names: Callable[[], Collection[str]]) -> str:
     quoted = re.search(r"'([^']+)'", str(error))
     assert quoted is not None, f"Hydra no longer quotes the key: {error}"
     key = quoted[1]
@@ -175,7 +175,7 @@ def _files_with(parent: str, key: str) -> list[str]:
     return [file.stem for file in files if re.search(rf"^{re.escape(key)}:", file.read_text(encoding="utf-8"), re.M)]
 
 
-def _with_advice(error: Exception, names: Callable[[], Collection[str]]) -> str:
+def _add_advice(error: Exception, names: Callable[[], Collection[str]]) -> str:
     """Return Hydra's sentence about an override, with what to do where Hydra does not say it."""
     message = _one_line(error)
     deleted = re.search(r"Could not delete from config\. '([^']+)' does not exist", message)

@@ -49,7 +49,7 @@ def check_folder_settings(settings: Mapping[str, Any]) -> None:
         )
 
 
-def recorded_settings(folder: Path) -> dict[str, Any]:
+def read_run_settings(folder: Path) -> dict[str, Any]:
     """Return the settings of the run in a folder, whose ``config.yaml`` may come from anybody.
 
     Raises:

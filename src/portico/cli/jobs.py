@@ -20,9 +20,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from portico.cli.folders import recorded_settings, refuse_running
+from portico.cli.folders import read_run_settings, refuse_running
 from portico.data.defects import shorten
-from portico.distributed.children import ending_with_this
+from portico.distributed.children import build_child_environment
 from portico.errors import InputError, is_first_process, is_started_by_srun, printable
 from portico.trust.disk import read_text, write_text
 from portico.trust.names import TARGET
@@ -106,7 +106,7 @@ class SweepJob:
         return job
 
     @classmethod
-    def of(cls, folder: Path, number: int, overrides: list[str]) -> "SweepJob":
+    def find_or_create(cls, folder: Path, number: int, overrides: list[str]) -> "SweepJob":
         """Return the job of a folder if it has these overrides, else a new one."""
         known = cls.read(folder)
         if known is not None and known.overrides == overrides:
@@ -136,12 +136,12 @@ class SweepJob:
         # Other processes read the file while it changes.
         write_text(self.folder / JOB_FILE, json.dumps(content, indent=1, default=str))
 
-    def continued(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    def build_resume_settings(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the settings that resume this job from its folder; None if the folder has nothing of this job."""
         if settings["overwrite"]:
             return None
         try:
-            is_same = _identity(recorded_settings(self.folder)) == _identity(settings)
+            is_same = _identity(read_run_settings(self.folder)) == _identity(settings)
         except InputError:  # there is none, or it is another program's
             return None
         if not is_same:
@@ -282,7 +282,7 @@ def current_job(folder: Path) -> SweepJob | None:
     return known
 
 
-def prepared_job(
+def prepare_job(
     hydra_context: HydraContext, config: DictConfig, overrides: Sequence[str], number: int
 ) -> tuple[DictConfig, SweepJob]:
     """Return the configuration of a job as a launcher composes it, and the record of the job, new or earlier."""
@@ -291,7 +291,7 @@ def prepared_job(
         composed.hydra.job.id = composed.hydra.job.num = number
     folder = Path(composed.hydra.sweep.dir, str(composed.hydra.sweep.subdir)).absolute()
     refuse_running(folder)
-    return composed, SweepJob.of(folder, number, list(composed.hydra.overrides.task))
+    return composed, SweepJob.find_or_create(folder, number, list(composed.hydra.overrides.task))
 
 
 # ---- Own processes ----
@@ -305,7 +305,7 @@ def has_several_processes(settings: Mapping[str, Any]) -> bool:
     return not (is_single and nodes in (None, 1)) and {"RANK", "LOCAL_RANK", "NODE_RANK"}.isdisjoint(os.environ)
 
 
-def without_words_of_a_sweep(overrides: Sequence[str]) -> list[str]:
+def drop_sweep_overrides(overrides: Sequence[str]) -> list[str]:
     """Return the overrides of Hydra's own settings that concern one run."""
     return [override for override in overrides if not _OF_A_SWEEP.match(override)]
 
@@ -324,9 +324,9 @@ def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
     flags = ["--config-path", folders["main"], "--config-name", hydra_config.job.config_name]
     if "command-line" in folders:
         flags += ["--config-dir", folders["command-line"]]
-    own = without_words_of_a_sweep(hydra_config.overrides.hydra)
+    own = drop_sweep_overrides(hydra_config.overrides.hydra)
     job = ["hydra.mode=RUN", *(f"hydra.job.{name}='{hydra_config.job[name]}'" for name in ("num", "id"))]
-    chosen = {_PRUNER_VARIABLE: chosen_pruner(hydra_config), _STORAGE_VARIABLE: chosen_storage(hydra_config)}
+    chosen = {_PRUNER_VARIABLE: get_pruner_path(hydra_config), _STORAGE_VARIABLE: get_storage_digest(hydra_config)}
     job += [f"+hydra.job.env_set.{variable}='{value}'" for variable, value in chosen.items() if value]
     place = str(folder).replace("'", "\\'")
     return [
@@ -341,13 +341,13 @@ def command_of_job(hydra_config: DictConfig, folder: Path) -> list[str]:
     ]
 
 
-def chosen_pruner(hydra_config: DictConfig) -> str | None:
+def get_pruner_path(hydra_config: DictConfig) -> str | None:
     """Return the dotted path of the pruner that the user's command names."""
     name = OmegaConf.select(hydra_config, f"sweeper.pruner.{TARGET}") or os.environ.get(_PRUNER_VARIABLE)
     return None if name is None else str(name)
 
 
-def chosen_storage(hydra_config: DictConfig) -> str | None:
+def get_storage_digest(hydra_config: DictConfig) -> str | None:
     """Return the :func:`digest_of_address` of the storage that the user's command names."""
     address = OmegaConf.select(hydra_config, "sweeper.storage")
     return digest_of_address(str(address)) if address else os.environ.get(_STORAGE_VARIABLE)
@@ -366,7 +366,7 @@ def environment_of_job() -> dict[str, str]:
 def start_process(job: SweepJob, command: Sequence[str] | None = None) -> subprocess.Popen[bytes]:
     """Start the job in a new session, so that all its processes can be ended; by default with the current command."""
     command = command or command_of_job(cast(DictConfig, HydraConfig.get()), job.folder)
-    return subprocess.Popen(command, env=ending_with_this(environment_of_job()), start_new_session=True)
+    return subprocess.Popen(command, env=build_child_environment(environment_of_job()), start_new_session=True)
 
 
 def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:

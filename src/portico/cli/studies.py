@@ -21,9 +21,9 @@ from portico.cli.jobs import (
     SWEEP_CONFIG,
     JobPruned,
     SweepJob,
-    chosen_pruner,
-    chosen_storage,
     digest_of_address,
+    get_pruner_path,
+    get_storage_digest,
 )
 from portico.compat.transformers import HFTrainingArguments
 from portico.errors import InputError, MissingPackageError, printable
@@ -48,7 +48,7 @@ def storage_of(address: str) -> "BaseStorage":
     return RDBStorage(address) if "://" in address else JournalStorage(JournalFileBackend(address))
 
 
-def shown_address(address: str) -> str:
+def hide_password(address: str) -> str:
     """Return an address without the password of ``postgresql://user:password@host/name``."""
     return re.sub(r"//[^/@]*@", "//***@", address)
 
@@ -63,7 +63,7 @@ def open_storage(address: str) -> "BaseStorage":
     from optuna.exceptions import OptunaError
     from sqlalchemy.exc import SQLAlchemyError
 
-    setting = f"hydra.sweeper.storage={shown_address(address)}"
+    setting = f"hydra.sweeper.storage={hide_password(address)}"
     _refuse_detour(setting, Path(address.removeprefix("sqlite:///").partition("?")[0]))
     if address.rstrip("/") == "sqlite:" or ":memory:" in address:
         raise InputError(f"`{setting}` is lost with its process, but runs report to it from theirs; name a file.")
@@ -242,7 +242,7 @@ def _judge_storage(address: str, folder: Path) -> None:
     Raises:
         InputError: If it would be a file elsewhere, or a server.
     """
-    if chosen_storage(cast(DictConfig, HydraConfig.get())) == digest_of_address(address):
+    if get_storage_digest(cast(DictConfig, HydraConfig.get())) == digest_of_address(address):
         return
     sweep = next((parent for parent in folder.parents if (parent / SWEEP_CONFIG).is_file()), folder.parent)
     file = address.removeprefix("sqlite:///")
@@ -250,17 +250,17 @@ def _judge_storage(address: str, folder: Path) -> None:
     if is_plain and Path(file).resolve().parent == sweep.resolve():
         return
     with from_folder(folder / JOB_FILE, advice="name it in the command, by hydra.sweeper.storage, or remove the file"):
-        refuse_in_folder(f"the storage {shown_address(address)!r} outside of the sweep", "opened")
+        refuse_in_folder(f"the storage {hide_password(address)!r} outside of the sweep", "opened")
 
 
-def _recorded_pruner(job: SweepJob) -> "BasePruner":
+def _restore_pruner(job: SweepJob) -> "BasePruner":
     """Return the pruner that ``job.json`` describes: one of Optuna's, or the one that the user's command names."""
     import optuna
 
     for name in optuna.pruners.__all__:
         if isinstance(kind := getattr(optuna.pruners, name), type):
             data_only(kind, f"optuna.pruners.{name}")
-    if chosen := chosen_pruner(cast(DictConfig, HydraConfig.get())):
+    if chosen := get_pruner_path(cast(DictConfig, HydraConfig.get())):
         data_only(import_target(f"hydra.sweeper.pruner.{TARGET}", chosen), chosen)
     assert job.trial is not None
     with from_folder(
@@ -275,7 +275,7 @@ def _open_trial(job: SweepJob) -> "Trial":
 
     described = job.trial
     assert described is not None
-    pruner = _recorded_pruner(job)
+    pruner = _restore_pruner(job)
     try:
         study: Study = optuna.load_study(
             study_name=described["study"],

@@ -33,11 +33,11 @@ from portico.cli.jobs import (
     OPTUNA_SWEEPER,
     SWEEP_CONFIG,
     SweepJob,
-    without_words_of_a_sweep,
+    drop_sweep_overrides,
 )
 from portico.errors import InputError, exit_with_error, is_first_process
 from portico.report.page import REPORT_PAGE
-from portico.report.sweep_page import shown_value, sweep_page, sweep_results
+from portico.report.sweep_page import format_value, sweep_page, sweep_results
 from portico.report.terminal import plain_console
 from portico.trust import disk
 from portico.trust.disk import read_text, remove_detour, remove_stale_staging, write_text
@@ -101,7 +101,7 @@ def summary_of(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
         "best": (best := best_jobs(rows, goals)),
         "baselines": _baselines([job.folder for job in jobs if job.number in best], goals),
         "importances": {name: importances(rows, name) for name in goals},
-        "without_importances": {name: reason for name in goals if (reason := without_importances(rows, name))},
+        "without_importances": {name: reason for name in goals if (reason := explain_missing_importances(rows, name))},
         "jobs": rows,
     }
 
@@ -128,8 +128,8 @@ def split_overrides(jobs: Sequence[SweepJob], searched: Sequence[str]) -> tuple[
     return values, [chosen[0][name] for name in names if name not in shown]
 
 
-def _key(one: str) -> str:
-    return one.partition("=")[0].lstrip("+")
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+")
 
 
 def _plain(text: str) -> Any:
@@ -152,8 +152,8 @@ def best_jobs(rows: Sequence[Mapping[str, Any]], goals: Mapping[str, str]) -> li
     if len(goals) == 1:
         return [max(measured, key=lambda number: measured[number])] if measured else []
 
-    def dominates(one: list[float], other: list[float]) -> bool:
-        return one != other and all(a >= b for a, b in zip(one, other, strict=True))
+    def dominates(first: list[float], other: list[float]) -> bool:
+        return first != other and all(a >= b for a, b in zip(first, other, strict=True))
 
     return [
         number
@@ -171,7 +171,7 @@ def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float
 
     By fANOVA, or by PED-ANOVA where scikit-learn is not installed; empty without Optuna and for fewer than 4 jobs.
     """
-    if without_importances(rows, goal):
+    if explain_missing_importances(rows, goal):
         return {}
     rows, names = _comparable(rows)
     import optuna
@@ -207,7 +207,7 @@ def importances(rows: Sequence[Mapping[str, Any]], goal: str) -> dict[str, float
     return {name: float(share) for name, share in found_shares.items()}
 
 
-def without_importances(rows: Sequence[Mapping[str, Any]], goal: str) -> str:
+def explain_missing_importances(rows: Sequence[Mapping[str, Any]], goal: str) -> str:
     """Return why the importances of an objective are unknown; ``""`` if :func:`importances` returns them."""
     rows, names = _comparable(rows)
     if len(rows) < _FEWEST_JOBS:
@@ -234,8 +234,8 @@ def _table(summary: Mapping[str, Any]) -> Table:
     for name in ("", *(short if len({*short}) == len(short) else parameters), *goals, "time", "folder"):
         table.add_column(name, justify="left" if name == "folder" else "right", overflow="fold")
     for row in summary["jobs"]:
-        values = [shown_value(row["values"].get(name)) for name in parameters]
-        values += [shown_value(value) if _is_measured(row) else row["status"] for value in row["objective"].values()]
+        values = [format_value(row["values"].get(name)) for name in parameters]
+        values += [format_value(value) if _is_measured(row) else row["status"] for value in row["objective"].values()]
         style = "bold" if row["number"] in summary["best"] else None
         time_taken = "{}:{:02}".format(*divmod(round(row["seconds"]), 60))
         table.add_row(str(row["number"]), *values, time_taken, row["folder"], style=style)
@@ -263,7 +263,7 @@ def search_of(folder: Path) -> dict[str, Any]:
         search["method"] = _method(sweeper)
         sources = {source["provider"]: source["path"] for source in config["runtime"]["config_sources"]}
         flags = ["--config-dir", str(sources["command-line"])] if "command-line" in sources else []
-        own = without_words_of_a_sweep(config["overrides"]["hydra"])
+        own = drop_sweep_overrides(config["overrides"]["hydra"])
         # A file of this group makes every command a sweep.
         mode = ["hydra.mode=RUN"] if config["runtime"]["choices"].get("sweep") else []
         search["command"] += [*flags, *own, *mode]
@@ -280,20 +280,20 @@ def _space(sweeper: Mapping[str, Any], arguments: Sequence[str]) -> list[dict[st
         name = parsed.get_key_element().lstrip("+")
         space.pop(name, None)  # the command line takes precedence
         if parsed.is_sweep_override():
-            space[name] = _searched(parsed, is_grid=sweeper[TARGET] == GRID_SWEEPER)
+            space[name] = _describe_values(parsed, is_grid=sweeper[TARGET] == GRID_SWEEPER)
     return [{"name": name, **distribution} for name, distribution in space.items()]
 
 
-def _searched(one: Override, *, is_grid: bool) -> dict[str, Any]:
-    value: Any = one.value()
+def _describe_values(override: Override, *, is_grid: bool) -> dict[str, Any]:
+    value: Any = override.value()
     is_log = "log" in getattr(value, "tags", ())
-    if one.is_interval_sweep():
+    if override.is_interval_sweep():
         kind = "int" if isinstance(value.start, int) and isinstance(value.end, int) else "float"
         return {"kind": kind, "range": f"{value.start} to {value.end}", "log": is_log}
-    if one.is_range_sweep() and not is_grid:  # a grid leaves out the end of a range, a search includes it
+    if override.is_range_sweep() and not is_grid:  # a grid leaves out the end of a range, a search includes it
         kind = "int" if isinstance(value.start, int) and isinstance(value.step, int) else "float"
         return {"kind": kind, "range": f"{value.start} to {value.stop}, step {value.step}", "log": is_log}
-    return {"kind": "choice", "range": ", ".join(one.sweep_string_iterator()), "log": False}
+    return {"kind": "choice", "range": ", ".join(override.sweep_string_iterator()), "log": False}
 
 
 def _range_of(described: Mapping[str, Any]) -> str:
@@ -306,7 +306,7 @@ def _range_of(described: Mapping[str, Any]) -> str:
 def _method(sweeper: Mapping[str, Any]) -> dict[str, str]:
     if sweeper[TARGET] == GRID_SWEEPER:
         return {"sampler": "every combination"}
-    method = {name: _described(sweeper[name]) for name in ("sampler", "pruner") if name in sweeper}
+    method = {name: _describe_object(sweeper[name]) for name in ("sampler", "pruner") if name in sweeper}
     method["sampler"] = method.get("sampler") or ("TPESampler" if "sampler" in sweeper else sweeper[TARGET])
     if "pruner" in method:
         method["pruner"] = method["pruner"] or "none"
@@ -318,7 +318,7 @@ def _method(sweeper: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _described(configured: Any) -> str:
+def _describe_object(configured: Any) -> str:
     """Return the class that a configuration names, without its module, and its arguments."""
     if not configured:
         return ""

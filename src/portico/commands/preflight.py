@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from portico.distributed.children import end_with_parent, ending_with_this
+from portico.distributed.children import build_child_environment, end_with_parent
 from portico.errors import InputError, command
 from portico.imports import when_imported
 from portico.inspection.script import Script, add_module_option, pass_on
@@ -183,7 +183,7 @@ def _run(shelter: Shelter, words: list[str], settings: dict[str, Any], name: str
     else:
         os.environ["PYTHONPATH"] = before
     log = shelter.folder / name
-    process = shelter.start(words, ending_with_this(environment), log)
+    process = shelter.start(words, build_child_environment(environment), log)
     try:
         code = process.wait()
     finally:

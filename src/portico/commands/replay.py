@@ -158,11 +158,11 @@ def _train_again(
         InputError: If the configuration names more than data and is not trusted: a folder may come from elsewhere.
     """
     from portico.cli.composition import experiment_of
-    from portico.cli.folders import CONFIG_FILE, recorded_settings
+    from portico.cli.folders import CONFIG_FILE, read_run_settings
     from portico.experiments.experiment import TrainerExperiment, experiment_class
     from portico.inspection.replay import Replay
 
-    settings = recorded_settings(run)
+    settings = read_run_settings(run)
     settings["paths"]["output_dir"] = folder
     settings["args"] = {name: value for name, value in settings["args"].items() if name not in _OF_THE_RUN} | _PRIVATE
     settings["logger"] = {}

@@ -40,7 +40,7 @@ class IteratedLoader(Protocol):
     remainder: int
 
 
-def distributed_type(strategy: "Strategy") -> str:
+def get_distributed_type(strategy: "Strategy") -> str:
     """Return the value that ``accelerate.DistributedType`` has for a run, which compares equal to it."""
     if num_processes(strategy) == 1:
         return "NO"
@@ -53,7 +53,7 @@ def num_processes(strategy: "Strategy") -> int:
     return 1 if world_size == 1 or launches_workers(strategy) else world_size
 
 
-def mixed_precision(strategy: "Strategy") -> str:
+def get_mixed_precision(strategy: "Strategy") -> str:
     """Return ``"bf16"``, ``"fp16"`` or ``"no"``."""
     return {"bf16-mixed": "bf16", "16-mixed": "fp16"}.get(str(strategy.precision_plugin.precision), "no")
 
@@ -70,7 +70,7 @@ def share_processes(strategy: "Strategy") -> None:
         "debug": state.get("debug", False),
         "device": strategy.root_device,
         # Code may wait for processes that Lightning has not started, as trl's constructors do: until then, for none.
-        "distributed_type": _accelerate.DistributedType(distributed_type(strategy) if connected else "NO"),
+        "distributed_type": _accelerate.DistributedType(get_distributed_type(strategy) if connected else "NO"),
         "fork_launched": False,
         "local_process_index": int(getattr(strategy, "local_rank", 0)),
         "num_processes": num_processes(strategy),
@@ -115,7 +115,7 @@ def difference_of_states(strategy: "Strategy") -> str | None:
         "device": strategy.root_device.type,
         "num_processes": num_processes(strategy),
         "process_index": int(getattr(strategy, "global_rank", 0)),
-        "mixed_precision": mixed_precision(strategy),
+        "mixed_precision": get_mixed_precision(strategy),
     }
     configured = {**state, "device": state["device"].type, "mixed_precision": state.get("_mixed_precision", "no")}
     differing = [

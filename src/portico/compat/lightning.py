@@ -156,7 +156,7 @@ def end_loops_with_the_data(pl_trainer: pl.Trainer) -> Callable[[], None]:
     ]
     for loop, names in guarded:
         for name in names:
-            setattr(loop, name, _without_steering(getattr(loop, name)))
+            setattr(loop, name, _forbid_steering(getattr(loop, name)))
 
     def undo() -> None:
         for loop, names in guarded:
@@ -166,7 +166,7 @@ def end_loops_with_the_data(pl_trainer: pl.Trainer) -> Callable[[], None]:
     return undo
 
 
-def _without_steering(method: Callable[..., Any]) -> Callable[..., Any]:
+def _forbid_steering(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def run(*args: Any) -> Any:
         try:
@@ -359,12 +359,12 @@ def end_epoch_after(pl_trainer: pl.Trainer, num_batches: int) -> None:
     fetcher.length = num_batches
 
 
-def restarted_mid_epoch(pl_trainer: pl.Trainer) -> bool:
+def is_restarted_mid_epoch(pl_trainer: pl.Trainer) -> bool:
     """Return whether ``pl_trainer`` continues inside an epoch: ``on_train_epoch_start`` is skipped. Public: none."""
     return bool(pl_trainer.fit_loop.restarted_mid_epoch)
 
 
-def given_train_loader(pl_trainer: pl.Trainer) -> Any:
+def get_user_train_loader(pl_trainer: pl.Trainer) -> Any:
     """Return the user's loader passed to ``pl_trainer.fit``, directly or in a data module; ``None`` for portico's.
 
     Public: ``trainer.train_dataloader``, which exists only after the hooks that need it.
@@ -397,7 +397,7 @@ def overfits(pl_trainer: pl.Trainer) -> bool:
     return bool(pl_trainer.overfit_batches > 0)  # type: ignore[attr-defined]
 
 
-def without_shuffling(loader: Any) -> Any:
+def disable_shuffling(loader: Any) -> Any:
     """Return ``loader`` in the order of its data, with Lightning's warning if it shuffles them. Public: none."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return loader

@@ -59,11 +59,7 @@ if TYPE_CHECKING:
         packed_sequence_mask_function,
     )
     from transformers.modelcard import TrainingSummary
-    from transformers.modeling_outputs import (
-        BaseModelOutput,
-        QuestionAnsweringModelOutput,
-        Seq2SeqLMOutput,
-    )
+    from transformers.modeling_outputs import BaseModelOutput, QuestionAnsweringModelOutput, Seq2SeqLMOutput
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
@@ -145,7 +141,7 @@ _OTHER_HOMES = (
 
 
 class MissingName:
-    """Stands for a name that the installed transformers does not have. Whoever uses it is told which releases do.
+    """Stands for a name that the installed transformers lacks. Its use raises an error that names releases with it.
 
     An import, an annotation, a check of a type and a base class may name it, since they run when a module is imported.
     """
@@ -287,13 +283,13 @@ def mask_function(name: str) -> "Callable[..., Any]":
     return found
 
 
-def within_packed(pattern: "Callable[..., Any]", packed_BL: "torch.Tensor") -> "Callable[..., Any]":
+def restrict_to_packed(pattern: "Callable[..., Any]", packed_BL: "torch.Tensor") -> "Callable[..., Any]":
     """Return the mask ``pattern`` restricted to the positions of one of several sequences in a row."""
     return _names.and_masks(pattern, _names.packed_sequence_mask_function(packed_BL))
 
 
 def hf_api() -> "HfApi":
-    """Return the client of the hub, which tells it of transformers."""
+    """Return a client that identifies itself to the hub as transformers."""
     from huggingface_hub import HfApi
 
     return HfApi(library_name="transformers", library_version=transformers.__version__)
@@ -337,7 +333,7 @@ def sum_gradients_of_replicated(model: nn.Module, mesh: "DeviceMesh") -> None:
     """
     group = mesh.get_group()
 
-    def summed(gradient: "torch.Tensor") -> "torch.Tensor":
+    def sum_gradient(gradient: "torch.Tensor") -> "torch.Tensor":
         gradient = gradient.clone()
         distributed.all_reduce(gradient, group=group)
         return gradient
@@ -346,7 +342,7 @@ def sum_gradients_of_replicated(model: nn.Module, mesh: "DeviceMesh") -> None:
     def hook_parameters(module: nn.Module, inputs: object, hooked: dict[str, nn.Parameter]) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and hooked.get(name) is not parameter:
-                parameter.register_hook(summed)
+                parameter.register_hook(sum_gradient)
                 hooked[name] = parameter
 
     for module in model.modules():

@@ -35,7 +35,7 @@ def is_per_example(data: "Nested", num_examples: int | None) -> bool:
     return isinstance(data, list) or not lengths <= {num_examples, None}
 
 
-def named_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
+def collect_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
     """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`."""
     if isinstance(data, torch.Tensor):
         return {name: data}
@@ -49,7 +49,7 @@ def named_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
             "only tensors can be gathered, in any nest of tuples, lists and mappings. Let `prediction_step` return "
             "tensors, or name the output in `ignore_keys`."
         )
-    return {path: leaf for key, value in parts for path, leaf in named_tensors(value, f"{name}[{key!r}]").items()}
+    return {path: leaf for key, value in parts for path, leaf in collect_tensors(value, f"{name}[{key!r}]").items()}
 
 
 def pad_to_longest(

@@ -206,18 +206,18 @@ class DataLoaderShard(DataLoader[Any]):
         self.set_epoch(self.epoch)
         # The only `iter()` of this pass: each one draws a base seed from the global generator.
         fetched = super().__iter__() if self.stateful is None else iter(self.stateful)
-        own_batches = self._batches(until_end(fetched))
+        own_batches = self._batches(iterate_to_end(fetched))
         source = self._seekable() if self.num_positions_kept else None
         self._positions = deque(maxlen=self.num_positions_kept)
         if source is not None:
-            own_batches = self._positioned(own_batches, source)
+            own_batches = self._track_position(own_batches, source)
         batches = chain(own_batches, [_END])
         to_skip = self.num_batches_to_skip
         progress = tqdm(total=to_skip, desc="Skipping batches", disable=not (to_skip and self.shows_progress))
         # Pairs, since a batch is the last if nothing follows it (accelerate, `DataLoaderShard.__iter__`).
         for index, (batch, upcoming) in enumerate(pairwise(batches)):
             is_last = upcoming is _END
-            prepared = self._prepared(batch, is_last)
+            prepared = self._prepare(batch, is_last)
             self.end_of_dataloader = is_last
             if index >= to_skip:
                 progress.close()
@@ -245,7 +245,7 @@ class DataLoaderShard(DataLoader[Any]):
             weakref.finalize(iterator, _keep, iterator._index_queues, iterator._workers).atexit = False
         return iterator
 
-    def _positioned(self, batches: Iterator[Any], source: Any) -> Iterator[Any]:
+    def _track_position(self, batches: Iterator[Any], source: Any) -> Iterator[Any]:
         """Yield the batches, and note after each where the stream ``source`` stands."""
         before = self.position["num_batches"] if self.position else 0
         for num_batches, batch in enumerate(batches, start=before + 1):
@@ -271,7 +271,7 @@ class DataLoaderShard(DataLoader[Any]):
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         return batches
 
-    def _prepared(self, batch: "Batch", is_last: bool) -> Any:
+    def _prepare(self, batch: "Batch", is_last: bool) -> Any:
         """Return this process's part of a fetched batch, on its device."""
         data = self.dataset
         if is_last and self.config.counts_streams and isinstance(data, IterableDatasetShard) and not self.num_workers:
@@ -282,7 +282,7 @@ class DataLoaderShard(DataLoader[Any]):
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
 
 
-def until_end(fetched: Iterator[Any]) -> Iterator[Any]:
+def iterate_to_end(fetched: Iterator[Any]) -> Iterator[Any]:
     """Yield the batches of a torch loader; raise an error if its dataset or collator raises ``StopIteration``.
 
     The data would seem to end there, and the rest of the epoch would be left out.
@@ -315,7 +315,7 @@ def _keep(*objects: Any) -> None:
 
 @dataclass(frozen=True)
 class _ObservedIndices:
-    """The indices of a loader's batches; observers are told when they are drawn."""
+    """The indices of a loader's batches; observers are notified when they are drawn."""
 
     loader: DataLoaderShard
     indices: Iterable[Any]
@@ -346,7 +346,7 @@ class _AnnouncedIndices:
         return len(cast(Sized, self.indices))
 
 
-def given_batch_size(data: object) -> int | None:
+def get_user_batch_size(data: object) -> int | None:
     """Return the batch size of ``data`` if it is the user's own loader, and knows its batch size."""
     if not isinstance(data, DataLoader):
         return None
@@ -446,16 +446,16 @@ def skip_first_batches(
 
 def num_examples_in_round(loader: "Loader") -> int | None:
     """Return how many examples a batch of each process has together; ``None`` if that is unknown or varies."""
-    if not isinstance(loader, DataLoaderShard) or given_batch_size(loader) is None:
+    if not isinstance(loader, DataLoaderShard) or get_user_batch_size(loader) is None:
         return None
     if not isinstance(loader.dataset, IterableDataset) and not isinstance(loader, DataLoaderDispatcher):
         return loader.total_batch_size
     is_split = isinstance(loader, DataLoaderDispatcher) and loader.config.split_batches
-    return (given_batch_size(loader) or 1) * (1 if is_split else loader.config.num_processes)
+    return (get_user_batch_size(loader) or 1) * (1 if is_split else loader.config.num_processes)
 
 
 def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard | None":
-    """Return a loader without the first ``num_examples`` of all processes; ``None`` if they cannot be told.
+    """Return a loader without the first ``num_examples`` of all processes; ``None`` if they cannot be identified.
 
     Batch samplers of other classes have batches of any size; workers and processes may read different files.
     """
@@ -563,7 +563,7 @@ class DataLoaderDispatcher(DataLoaderShard):
     def position_after(self, num_batches: int) -> dict[str, Any] | None:
         position = super().position_after(num_batches)
         # The last batch may be completed with examples of the first.
-        return position and {**position, "first": _in_plain_containers(self._first)}
+        return position and {**position, "first": _convert_to_plain(self._first)}
 
     def _seekable(self) -> Any:
         # The other processes have the stream too, and do not read it.
@@ -592,12 +592,12 @@ class DataLoaderDispatcher(DataLoaderShard):
         count = 1 if self.config.split_batches else self.config.num_processes
         while collected := list(islice(batches, count)):
             if len(collected) == count or self.keeps_remainder:
-                yield _concatenated(collected)
+                yield _concatenate(collected)
 
-    def _prepared(self, batch: "Batch", is_last: bool) -> Any:
+    def _prepare(self, batch: "Batch", is_last: bool) -> Any:
         config = self.config
         count = config.num_processes
-        batch = super()._prepared(batch, is_last)
+        batch = super()._prepare(batch, is_last)
         num_examples = find_batch_size(batch)
         if is_last:
             # For a stream, the remainder is known only now (accelerate, `DataLoaderDispatcher.__iter__`).
@@ -610,22 +610,22 @@ class DataLoaderDispatcher(DataLoaderShard):
             self._first = map_tensors(lambda tensor: tensor[rows], batch)
         size, left_over = divmod(num_examples, count)
         if is_last and left_over and self.keeps_remainder:
-            batch = _concatenated([batch, self._first])
+            batch = _concatenate([batch, self._first])
             size += 1
         start = config.process_index * size
         return map_tensors(lambda tensor: tensor[start : start + size], batch)
 
 
-def _in_plain_containers(batch: "Nested") -> Any:
+def _convert_to_plain(batch: "Nested") -> Any:
     """Return ``batch`` on the CPU, in dicts and lists: checkpoints are read without the classes of collators."""
     if isinstance(batch, torch.Tensor):
         return batch.cpu()
     if isinstance(batch, Mapping):
-        return {key: _in_plain_containers(value) for key, value in batch.items()}
-    return [_in_plain_containers(value) for value in batch] if isinstance(batch, list | tuple) else batch
+        return {key: _convert_to_plain(value) for key, value in batch.items()}
+    return [_convert_to_plain(value) for value in batch] if isinstance(batch, list | tuple) else batch
 
 
-def _concatenated(batches: list[Any]) -> Any:
+def _concatenate(batches: list[Any]) -> Any:
     first = batches[0]
     if len(batches) == 1:
         return first
@@ -640,11 +640,11 @@ def _concatenated(batches: list[Any]) -> Any:
                 "or `split_batches=True` in `accelerator_config`."
             ) from error
     if isinstance(first, Mapping):
-        columns = {key: _concatenated([batch[key] for batch in batches]) for key in first}
+        columns = {key: _concatenate([batch[key] for batch in batches]) for key in first}
         mapping: Any = type(first)
         return mapping(columns)
     if isinstance(first, list | tuple):
-        values = [_concatenated(list(column)) for column in zip(*batches, strict=True)]
+        values = [_concatenate(list(column)) for column in zip(*batches, strict=True)]
         return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
     raise TypeError(
         f"A batch holds a {type(first).__name__}, which cannot be joined with the next process's; let the "
@@ -699,13 +699,13 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     for name in options.keys() & {"sampler", "batch_sampler"}:
         if not isinstance(options[name], BatchRebalanceSampler):  # which yields the batches of its process
             options[name] = BatchSamplerShard(options[name], config)
-    examples = _own_examples(loader, config)
+    examples = _select_examples(loader, config)
     has_own_files = isinstance(examples, IterableDataset) and not isinstance(examples, IterableDatasetShard)
     kind = StreamShardsLoader if has_own_files else DataLoaderShard
-    return kind(examples, shared_generator=_shared_generator(loader, batches, config), **options)
+    return kind(examples, shared_generator=_get_shared_generator(loader, batches, config), **options)
 
 
-def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
+def _select_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
     """Return the examples that one of several processes reads; if they have indices, the sampler chooses among all."""
     dataset: Examples = loader.dataset
     if not isinstance(loader.dataset, IterableDataset):
@@ -716,7 +716,7 @@ def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
     return IterableDatasetShard(dataset, config, batch_size=loader.batch_size or 1, drop_last=loader.drop_last)
 
 
-def _shared_generator(loader: "Loader", batches: object, config: DataLoaderConfig) -> torch.Generator | None:
+def _get_shared_generator(loader: "Loader", batches: object, config: DataLoaderConfig) -> torch.Generator | None:
     """Return the generator from which several processes must draw the same order."""
     if isinstance(loader.dataset, IterableDataset):
         return getattr(loader.dataset, "generator", None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _own(data: T) -> T:
+def _identity(data: T) -> T:
     # No lambda: a trainer is pickled for workers that a strategy spawns.
     return data
 
@@ -31,9 +31,9 @@ class DataLoaderConfig:
     num_processes: int = 1
     """Number of processes that share the batches."""
     process_index: int = 0
-    broadcast: Callable[[Any], Any] = _own
+    broadcast: Callable[[Any], Any] = _identity
     """Returns the first process's object in all processes."""
-    gather: Callable[[list[Any]], list[Any]] = _own
+    gather: Callable[[list[Any]], list[Any]] = _identity
     """Returns the lists of all processes as one list."""
     data_seed: int | None = None
     """Seed of the order; by default the seed of torch's global generator when a loader is prepared."""

@@ -219,7 +219,7 @@ def csv_rows(source: object, stream: TextIO, separator: str) -> Iterator[Placed]
     try:
         for row in rows:
             cells = {str(name): _cell_value(cell) for name, cell in row.items() if name is not None}
-            yield f"line {rows.line_num}", _nested(cells)
+            yield f"line {rows.line_num}", _nest(cells)
     except csv.Error as error:
         raise InputError(f"{source}, line {rows.line_num}: not CSV ({error}); correct the file.") from error
 
@@ -229,7 +229,7 @@ def _cell_value(cell: Any) -> Any:
         return None
     if cell[0] not in "[{" or len(cell) > _LONGEST_LITERAL:
         return cell
-    for parse, text in ((_parsed, cell), (ast.literal_eval, cell), (ast.literal_eval, _ARRAY.sub(r"\1", cell))):
+    for parse, text in ((_parse_json, cell), (ast.literal_eval, cell), (ast.literal_eval, _ARRAY.sub(r"\1", cell))):
         try:
             return parse(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -237,7 +237,7 @@ def _cell_value(cell: Any) -> Any:
     return cell
 
 
-def _nested(cells: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(cells: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object whose fields `a.b` and `a.c` are the object `a`, as they were before a table was made."""
     nested: dict[str, Any] = {}
     for name, value in cells.items():
@@ -265,10 +265,10 @@ def parquet_rows(path: Path) -> Iterator[Placed]:
     except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         reason = shorten(" ".join(str(error).split()))
         raise InputError(f"{path}: cannot be read as a parquet file ({reason}); save it again.") from error
-    return numbered(rows)
+    return number_records(rows)
 
 
-def numbered(records: Iterable[Any]) -> Iterator[Placed]:
+def number_records(records: Iterable[Any]) -> Iterator[Placed]:
     """Yield records with their number as their place."""
     if not isinstance(records, Iterable):
         raise InputError(
@@ -287,7 +287,7 @@ def entries(stream: TextIO, defects: Defects) -> Iterator[Placed]:
         if line.strip():
             break
     try:
-        value = _parsed(head) if head.strip() else None
+        value = _parse_json(head) if head.strip() else None
     except json.JSONDecodeError:
         value = None  # a document over several lines
     if isinstance(value, Mapping) and "data" not in value:
@@ -314,12 +314,12 @@ def _lines(head: str, stream: TextIO, defects: Defects) -> Iterator[Placed]:
         if not line.strip():
             continue
         try:
-            yield f"line {number}", _parsed(line.rstrip("\n"))
+            yield f"line {number}", _parse_json(line.rstrip("\n"))
         except json.JSONDecodeError as error:
             defects.add(f"line {number}, column {error.colno}", f"not JSON ({error.msg}).")
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Return a JSON value; an integer that Python does not convert (more than 4300 digits) stays a string."""
     try:
         try:
@@ -343,7 +343,7 @@ def _parse_document(text: str, defects: Defects) -> Any:
     if not text.strip():
         raise InputError(f"{defects.source}: the file is empty; give questions as JSON or JSON lines.")
     try:
-        return _parsed(text)
+        return _parse_json(text)
     except json.JSONDecodeError as error:
         there = shorten(text[error.pos :].partition("\n")[0]) if error.pos < len(text) else "the end of the file"
         raise InputError(

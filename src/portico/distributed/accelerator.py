@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 from portico.compat.accelerate import (
     GradientState,
     difference_of_states,
-    distributed_type,
+    get_distributed_type,
+    get_mixed_precision,
     has_state,
-    mixed_precision,
     num_processes,
     share_precision,
 )
@@ -167,7 +167,7 @@ R = TypeVar("R")
 _WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 
 
-def _of_dataloader_config(name: str) -> property:
+def _delegate_to_config(name: str) -> property:
     return property(
         lambda accelerator: getattr(accelerator.dataloader_config, name),
         lambda accelerator, value: setattr(accelerator.dataloader_config, name, value),
@@ -215,11 +215,11 @@ class Accelerator:
     step = save_iteration = 0
     rng_types = ("generator",)
     # As under accelerate, they apply to loaders that are prepared after they are set.
-    split_batches = _of_dataloader_config("split_batches")
-    dispatch_batches = _of_dataloader_config("dispatch_batches")
-    even_batches = _of_dataloader_config("even_batches")
-    use_seedable_sampler = _of_dataloader_config("use_seedable_sampler")
-    non_blocking = _of_dataloader_config("non_blocking")
+    split_batches = _delegate_to_config("split_batches")
+    dispatch_batches = _delegate_to_config("dispatch_batches")
+    even_batches = _delegate_to_config("even_batches")
+    use_seedable_sampler = _delegate_to_config("use_seedable_sampler")
+    non_blocking = _delegate_to_config("non_blocking")
     log_with = trackers = ()
     device_placement = step_scheduler_with_optimizer = initialized = True
     debug = fork_launched = False
@@ -299,15 +299,15 @@ class Accelerator:
     # ---- Waiting ----
 
     def wait_for_everyone(self) -> None:
-        self._connected().barrier("wait_for_everyone")
+        self._connect_strategy().barrier("wait_for_everyone")
 
     def main_process_first(self) -> AbstractContextManager[None]:
         """Let the first process of all run the block before the others."""
-        return first_process_first(self._connected(), is_first=self.is_main_process)
+        return first_process_first(self._connect_strategy(), is_first=self.is_main_process)
 
     def local_main_process_first(self) -> AbstractContextManager[None]:
         """Let the first process of each machine run the block before the others."""
-        return first_process_first(self._connected(), is_first=self.is_local_main_process)
+        return first_process_first(self._connect_strategy(), is_first=self.is_local_main_process)
 
     def end_training(self, group: "ProcessGroup | None" = None) -> None:
         """Destroy the process group. Call at the end of a script."""
@@ -319,7 +319,7 @@ class Accelerator:
 
     def from_first_process(self, data: "Nested") -> Any:
         """Return the first process's ``data``, any object that pickles, on every process."""
-        return data if self.num_processes == 1 else self._connected().broadcast(data)
+        return data if self.num_processes == 1 else self._connect_strategy().broadcast(data)
 
     def gather(self, tensor: "Nested") -> Any:
         """Concatenate a tensor of every process along dimension 0, in the order of the processes.
@@ -338,7 +338,7 @@ class Accelerator:
         """
         if self.num_processes == 1:
             return tensor
-        strategy = self._connected()
+        strategy = self._connect_strategy()
         once = slice(None, None, self.processes_per_batch)
         items: list[torch.Tensor] = []
         map_tensors(lambda item: items.append(torch.atleast_1d(item)), tensor)
@@ -349,7 +349,7 @@ class Accelerator:
         """Concatenate the lists of every process; on one process, return ``data`` unchanged."""
         if self.num_processes == 1:
             return data
-        self._connected()
+        self._connect_strategy()
         gathered: list[Any] = [None] * self.num_processes
         torch.distributed.all_gather_object(gathered, data)
         return [item for items in gathered[:: self.processes_per_batch] for item in items]
@@ -401,7 +401,7 @@ class Accelerator:
         """
         if self.num_processes == 1:
             return tensor
-        gather = functools.partial(all_gather, self._connected())
+        gather = functools.partial(all_gather, self._connect_strategy())
         return pad_to_longest(gather, tensor, dim=dim, pad_index=pad_index, pad_first=pad_first)
 
     def reduce(self, tensor: "Nested", reduction: str = "sum", scale: float = 1.0) -> Any:
@@ -417,12 +417,12 @@ class Accelerator:
         """
         if self.num_processes == 1:
             return tensor
-        strategy = self._connected()
+        strategy = self._connect_strategy()
         copies = self.processes_per_batch if reduction == "sum" else 1
         reduced = map_tensors(lambda item: strategy.reduce(item.clone(), reduce_op=reduction), tensor)
         return reduced if copies == 1 else map_tensors(lambda item: (item / copies).to(item.dtype), reduced)
 
-    def _connected(self) -> "Strategy":
+    def _connect_strategy(self) -> "Strategy":
         strategy = self._strategy()
         connect(strategy)
         return strategy
@@ -464,7 +464,7 @@ class Accelerator:
 
     @property
     def distributed_type(self) -> str:
-        return distributed_type(self._strategy())
+        return get_distributed_type(self._strategy())
 
     @property
     def multi_device(self) -> bool:
@@ -483,7 +483,7 @@ class Accelerator:
     @property
     def mixed_precision(self) -> str:
         """``"bf16"``, ``"fp16"`` or ``"no"``."""
-        return mixed_precision(self._strategy())
+        return get_mixed_precision(self._strategy())
 
     @property
     def native_amp(self) -> bool:

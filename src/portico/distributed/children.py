@@ -13,7 +13,7 @@ _VARIABLE = "PORTICO_PARENT"
 _BETWEEN_LOOKS = 0.5  # seconds
 
 
-def ending_with_this(environment: Mapping[str, str]) -> dict[str, str]:
+def build_child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a child of this process that calls :func:`end_with_parent`."""
     return {**environment, _VARIABLE: str(os.getpid())}
 

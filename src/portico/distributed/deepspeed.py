@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from portico.compat.annotations import Scheduler
 
 _STAGES = (0, 1, 2, 3)
-# Settings that lead past what is tested here, or past the reader of its files; what to do instead.
+# Settings that are untested, or whose checkpoints cannot be read, and what to do instead.
 _REFUSED = {
     "checkpoint.writer": "leave it out, so that checkpoints are files of torch",
     "checkpoint.load_universal": "resume on as many processes as the checkpoint was saved on",
@@ -286,7 +286,7 @@ class EngineStrategy(DDPStrategy):
         is_last = module.run.makes_step
         closure_loss = self.precision_plugin.pre_backward(closure_loss, module)
         engine.set_gradient_accumulation_boundary(is_last)
-        # The trainer has divided by the batches of the window; a step of the user's is told by accelerate's default.
+        # The trainer divided by the batches of the window; an overridden `training_step` gets accelerate's default.
         kwargs.setdefault("scale_wrt_gas", module.run.backward.inside_step)
         engine.backward(closure_loss, *args, **kwargs)
         if is_last:

@@ -77,7 +77,7 @@ class Sharding:
             if missing:
                 raise InputError(
                     f"`transformer_layer_cls_to_wrap` in `fsdp_config` names {', '.join(sorted(missing))}, of which "
-                    f"{type(model).__name__} has no layer; use {', '.join(_repeated_classes(inner)) or 'none'}, or "
+                    f"{type(model).__name__} has no layer; use {', '.join(_find_repeated(inner)) or 'none'}, or "
                     "leave it out."
                 )
         return chosen[::-1]
@@ -167,7 +167,7 @@ class ShardedStrategy(MeshStrategy):
         elif (mesh := hf_compat.mesh_of_loaded(model)) is not None:
             hf_compat.sum_gradients_of_replicated(model, mesh)
         # Also the meshes that transformers made while loading.
-        meshes = [mesh for mesh in by_mesh(model.parameters()) if mesh is not None]
+        meshes = [mesh for mesh in group_by_mesh(model.parameters()) if mesh is not None]
         limit_collectives((group for mesh in meshes for group in mesh.get_all_groups()), process_group_timeout(self))
 
     def _split_and_shard(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
@@ -195,7 +195,7 @@ class ShardedStrategy(MeshStrategy):
         policies: dict[str, Any] = {
             "mesh": mesh,
             "reshard_after_forward": sharding.reshard_after_forward,
-            "mp_policy": _mixed_precision(str(self.precision_plugin.precision)),
+            "mp_policy": _build_precision_policy(str(self.precision_plugin.precision)),
             "offload_policy": CPUOffloadPolicy(pin_memory=device.type != "cpu")
             if sharding.cpu_offload
             else OffloadPolicy(),
@@ -299,7 +299,7 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def by_mesh(tensors: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
+def group_by_mesh(tensors: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
     """Group ``tensors`` by the mesh that shards them, ``None`` if none does: a kernel takes tensors of one mesh."""
     sorted_: dict[Any, list[torch.Tensor]] = {}
     for tensor in tensors:
@@ -310,7 +310,7 @@ def by_mesh(tensors: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
 def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float, norm_type: float = 2) -> torch.Tensor:
     """Clip the gradients of parameters, sharded or not; return their total norm, the same on every process."""
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    meshes = list(by_mesh(parameters).values())
+    meshes = list(group_by_mesh(parameters).values())
     norms = []
     for same in meshes:
         gradients = [parameter.grad for parameter in same if parameter.grad is not None]
@@ -375,29 +375,29 @@ def _synchronise(modules: Iterable[nn.Module], device: torch.device, *, has_valu
                 if tensor is None or isinstance(tensor, DTensor):
                     continue
                 if tensor not in renewed:
-                    renewed[tensor] = _from_first_process(tensor, device) if has_values else _like(tensor, "meta")
+                    renewed[tensor] = _broadcast_tensor(tensor, device) if has_values else _wrap_like(tensor, "meta")
                 tensors[name] = renewed[tensor]
 
 
-def _from_first_process(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _broadcast_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     moved = torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.detach().to(device)
     data = moved.contiguous()
     dist.broadcast(data, 0)
-    return tensor if data.data_ptr() == tensor.data_ptr() else _like(tensor, data)
+    return tensor if data.data_ptr() == tensor.data_ptr() else _wrap_like(tensor, data)
 
 
-def _like(tensor: torch.Tensor, data: "torch.Tensor | str") -> torch.Tensor:
+def _wrap_like(tensor: torch.Tensor, data: "torch.Tensor | str") -> torch.Tensor:
     moved = tensor.detach().to(data) if isinstance(data, str) else data
     return nn.Parameter(moved, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved
 
 
-def _mixed_precision(precision: str) -> MixedPrecisionPolicy:
+def _build_precision_policy(precision: str) -> MixedPrecisionPolicy:
     # As `fsdp_mixed_precision` of transformers 5.23 (`distributed/fsdp.py`): gathered in half precision, reduced in
     # full.
     dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
     return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if dtype else MixedPrecisionPolicy()
 
 
-def _repeated_classes(modules: list[nn.Module]) -> list[str]:
+def _find_repeated(modules: list[nn.Module]) -> list[str]:
     names = [type(module).__name__ for module in modules if any(True for _ in module.children())]
     return sorted({name for name in names if names.count(name) > 1})

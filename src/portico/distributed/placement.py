@@ -19,15 +19,15 @@ from torch import nn
 
 from portico.compat.lightning import quiet_lightning
 from portico.compat.transformers import HFTrainingArguments, is_in_notebook, logger
-from portico.distributed.processes import is_batch_script, launched_processes
-from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, refuse_other_replicas, sharded_strategy
+from portico.distributed.processes import count_launched_processes, is_batch_script
+from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, refuse_other_replicas, resolve_sharding
 from portico.errors import InputError
 
 # Accelerators with one device per process; the IPUs of a process are replicas.
 _PROCESS_PER_DEVICE = ("auto", "cpu", "cuda", "gpu")
 
 
-def lightning_placement(args: HFTrainingArguments) -> dict[str, Any]:
+def resolve_placement(args: HFTrainingArguments) -> dict[str, Any]:
     """Return the ``lightning.Trainer`` arguments that place a run: accelerator, strategy, devices, precision, nodes.
 
     ``args`` are of either library; the fields that portico adds may be missing.
@@ -36,7 +36,7 @@ def lightning_placement(args: HFTrainingArguments) -> dict[str, Any]:
         name: getattr(args, name, None) for name in ("accelerator", "strategy", "devices", "num_nodes", "precision")
     }
     check_placement(given)
-    devices, num_nodes = launched_processes() or (1, 1)
+    devices, num_nodes = count_launched_processes() or (1, 1)
     return {
         "accelerator": given["accelerator"] or ("cpu" if args.use_cpu else "auto"),
         "strategy": given["strategy"] or "auto",
@@ -108,13 +108,13 @@ def _check_name(argument: str, value: object, known: Sequence[str], kind: type |
 
 
 def run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> dict[str, Any]:
-    """Return :func:`lightning_placement` with the strategy as an object where portico configures it.
+    """Return :func:`resolve_placement` with the strategy as an object where portico configures it.
 
     The model, if known, decides on defaults of the strategy.
     """
-    placement = lightning_placement(args)
+    placement = resolve_placement(args)
     _check_launched(placement)
-    strategy = sharded_strategy(args, model) or placement["strategy"]
+    strategy = resolve_sharding(args, model) or placement["strategy"]
     if strategy is placement["strategy"] and isinstance(strategy, Strategy):
         refuse_ddp_arguments(strategy, args)
         # A strategy serves one `lightning.Trainer`. Each run has a new `lightning.Trainer`, which gets a fresh copy.
@@ -135,7 +135,7 @@ def cluster_plugins(args: HFTrainingArguments, plugins: Sequence[Any] = ()) -> l
     has_own = getattr(getattr(args, "strategy", None), "cluster_environment", None) is not None
     if has_own or any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
         return list(plugins)
-    if launched_processes() is None and is_batch_script():
+    if count_launched_processes() is None and is_batch_script():
         return [*plugins, LightningEnvironment()]
     if not _is_ray_worker():
         return list(plugins)
@@ -157,7 +157,7 @@ def _is_ray_worker() -> bool:
 
 def _check_launched(placement: Mapping[str, Any]) -> None:
     """Refuse a number of processes other than the number that a launcher has started already."""
-    launched = launched_processes()
+    launched = count_launched_processes()
     given = _num_devices(placement), placement["num_nodes"]
     if launched in (None, given) or placement["accelerator"] not in _PROCESS_PER_DEVICE:
         return
@@ -189,7 +189,7 @@ def _num_devices(placement: Mapping[str, Any]) -> int:
 
 def resolve_strategy(args: HFTrainingArguments) -> Strategy:
     """Return the strategy that a run with ``args`` would use; refuse a strategy that this machine cannot run."""
-    placement = lightning_placement(args)
+    placement = resolve_placement(args)
     parts = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     unneeded: dict[str, Any] = dict.fromkeys(parts, False)
     try:

@@ -39,7 +39,7 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
         return
     replaced = model.__dict__.get("forward")
     # A bound method is rebound by a deep copy of the model; a closure would call the original.
-    casting = _casting(getattr(plain_forward, "__func__", plain_forward), plugin)
+    casting = _wrap_in_autocast(getattr(plain_forward, "__func__", plain_forward), plugin)
     model.forward = MethodType(casting, model) if hasattr(plain_forward, "__func__") else casting
     try:
         yield
@@ -49,7 +49,7 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
             model.forward = replaced
 
 
-def _casting(forward: Callable[P, object], plugin: MixedPrecision) -> Callable[P, Any]:
+def _wrap_in_autocast(forward: Callable[P, object], plugin: MixedPrecision) -> Callable[P, Any]:
     @functools.wraps(forward)
     def cast(*args: P.args, **kwargs: P.kwargs) -> Any:
         # Lightning's context disables the cache and casts a weight at each use, so gradients of a weight used twice

@@ -66,7 +66,7 @@ _SECONDS_TO_AGREE = 5.0
 _TOLD_TOGETHER = 20
 
 
-def launched_processes() -> tuple[int, int] | None:
+def count_launched_processes() -> tuple[int, int] | None:
     """Return how many processes torchrun, Ray or SLURM has started on this machine, and on how many machines.
 
     ``None`` if none of them has started this process: portico then starts the processes.
@@ -241,7 +241,7 @@ def _watch_children(children: list[subprocess.Popen[bytes]]) -> None:
                 )
             failed_at = min(failed_at, time.monotonic()) if ended else math.inf
             if time.monotonic() > failed_at + _KILLED_AFTER:
-                _end_all(_ended_early(ended[0], codes[ended[0] - 1] or 0))
+                _end_all(_describe_exit(ended[0], codes[ended[0] - 1] or 0))
             time.sleep(1 if is_connected else 0.1)
 
     threading.Thread(target=watch, daemon=True, name="portico-children").start()
@@ -281,8 +281,8 @@ def begin_call(strategy: "Strategy", call: str) -> None:
 class Declarations:
     """Ends a run whose processes do different things, which would wait for each other until ``ddp_timeout``.
 
-    After each step a process declares what it does before the next one: log, evaluate, save, stop. It tells the others
-    only if there is something to tell, and reads what they have told only while a step takes long.
+    After each step a process declares what it does before the next one: log, evaluate, save, stop. It sends the
+    others only what is out of the ordinary, and reads what they have sent only while a step takes long.
     """
 
     def __init__(self) -> None:
@@ -426,12 +426,12 @@ def kill_children_on_error() -> Iterator[None]:
         is_launched = is_connected and not _children and os.getppid() > 1
         if is_launched and (loses_connection or _TIMED_OUT.search(str(error))):
             _wake_stopped_processes()
-        ended = _ended_child() if loses_connection else None
+        ended = _find_failed_child() if loses_connection else None
         if kill_children():
             _lost_children = True
             _forget_group()
         if ended is not None:
-            raise RuntimeError(_ended_early(*ended)) from None
+            raise RuntimeError(_describe_exit(*ended)) from None
         if _TIMED_OUT.search(str(error)):
             error.add_note("Another process hangs, or needs more seconds for something than `ddp_timeout` allows.")
         raise
@@ -484,7 +484,7 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
             process.kill()
 
 
-def _ended_child() -> tuple[int, int] | None:
+def _find_failed_child() -> tuple[int, int] | None:
     """Return rank and exit code of a started process that failed; the connection breaks before the process is gone."""
     end = time.monotonic() + 15
     while _children and time.monotonic() < end:
@@ -495,7 +495,7 @@ def _ended_child() -> tuple[int, int] | None:
     return None
 
 
-def _ended_early(rank: int, code: int) -> str:
+def _describe_exit(rank: int, code: int) -> str:
     return f"Process {rank} ended with exit code {code}; its error is above, unless a signal killed it (below 0)."
 
 
@@ -560,7 +560,7 @@ class _Launcher(Protocol):
     def launch(self, function: Callable[..., object], *args: object) -> object: ...
 
 
-def inside_worker() -> bool:
+def is_in_worker() -> bool:
     """Return whether this process is a worker launched by :func:`call_in_workers`."""
     return _inside_worker
 
@@ -608,7 +608,7 @@ def _work(call: bytes | Callable[[], object], name: str) -> None:
             if rank == "0":
                 save_tensors(result, folder / "result")
     except (Exception, SystemExit) as error:
-        write_bytes(folder / f"error-{rank}", _pickled(error, rank))
+        write_bytes(folder / f"error-{rank}", _pickle_error(error, rank))
         # Torch takes a process that ends with 0 for one that has finished.
         raise SystemExit(1) from None
     write_bytes(folder / f"finished-{rank}", b"")
@@ -618,7 +618,7 @@ class WorkerTraceback(Exception):
     """The traceback of an error in a worker, as the cause of the same error in the process that started it."""
 
 
-def _pickled(error: BaseException, rank: str) -> bytes:
+def _pickle_error(error: BaseException, rank: str) -> bytes:
     """Return ``error`` and where it was raised; a ``RuntimeError`` if it cannot be pickled."""
     lines = traceback.format_exception(error)[: -len(traceback.format_exception_only(error))]
     origin = WorkerTraceback(f"in process {rank}\n{''.join(lines)}".rstrip())
@@ -700,7 +700,7 @@ def _cause(workers: list[Any], folder: Path, ended: set[int]) -> tuple[BaseExcep
     for index, worker in enumerate(workers):
         left_word = any((folder / f"{word}-{index}").exists() for word in ("error", "finished"))
         if not (left_word or index in ended or worker.exitcode == -signal.SIGTERM):
-            return RuntimeError(_ended_early(index, worker.exitcode)), None
+            return RuntimeError(_describe_exit(index, worker.exitcode)), None
     return next(iter(terminated + timed_out + lost), (None, None))
 
 

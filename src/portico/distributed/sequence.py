@@ -171,13 +171,13 @@ class SplitSequences:
         self._is_split = self._is_allowed and not is_generating
         if not self._is_split:
             return args, kwargs
-        inputs = map_tensors(self._from_first_process, inputs)
+        inputs = map_tensors(self._broadcast_tensor, inputs)
         self._part = _Part(inputs, self._sharing, self._rank, shifts_labels=self._shifts_labels)
         self._packed_BL = self._part.packed_BL
         own = self._part.inputs
         return (), {**own, "use_cache": False} if "use_cache" in self._names else own
 
-    def _from_first_process(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _broadcast_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tokens, labels or mask of the group's first process.
 
         Collators draw random numbers, and a run that is resumed on other processes may restore different states.
@@ -202,7 +202,7 @@ class SplitSequences:
                 # A kernel that knows no offset would take the first of these queries for the first of the sequence.
                 options["allow_is_causal_skip"] = False
             if self._packed_BL is not None:
-                options["mask_function"] = hf_compat.within_packed(options["mask_function"], self._packed_BL)
+                options["mask_function"] = hf_compat.restrict_to_packed(options["mask_function"], self._packed_BL)
                 options["allow_is_causal_skip"] = False
         return make_mask(q_length=q_length, kv_length=kv_length, **options)
 
@@ -258,7 +258,7 @@ class SplitSequences:
         others = {name: value for name, value in outputs.items() if name != "loss"}
         if loss is not None and model.training and torch.is_grad_enabled():
             others = {name: value for name, value in others.items() if part.is_value_per_token(value)}
-        joined: Any = map_tensors(lambda tensor: part.joined(tensor, self._group), others)
+        joined: Any = map_tensors(lambda tensor: part.join(tensor, self._group), others)
         for name, value in joined.items():
             if part.shifts_labels and name not in self._per_token and getattr(value, "ndim", 0) == 2:
                 # Values of the labels: the last token has no next one.
@@ -352,7 +352,7 @@ class _Part:
         if positions is None:
             positions = torch.arange(length, device=ids.device)[None]
         elif mask_BL is None:
-            self.packed_BL = self._packed(positions.expand(batch_size, -1), is_causal=shifts_labels)
+            self.packed_BL = self._number_packed(positions.expand(batch_size, -1), is_causal=shifts_labels)
         self.shifts_labels = shifts_labels and "labels" in inputs and "shift_labels" not in inputs
         if self.shifts_labels:
             inputs["shift_labels"] = F.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
@@ -364,11 +364,11 @@ class _Part:
             mask_BL = torch.ones(self.shape, dtype=torch.long, device=ids.device)
         self._refuse_other_shapes({**inputs, "attention_mask": mask_BL})
         self.inputs: dict[str, Any] = {
-            name: self._padded(name, value)[:, self.own].contiguous() if isinstance(value, torch.Tensor) else value
+            name: self._pad(name, value)[:, self.own].contiguous() if isinstance(value, torch.Tensor) else value
             for name, value in inputs.items()
         }
         # The mask of a whole sequence: attention has all keys.
-        self.inputs["attention_mask"] = self._padded("attention_mask", mask_BL)
+        self.inputs["attention_mask"] = self._pad("attention_mask", mask_BL)
         self.num_labels = self.num_own_labels = torch.tensor(0)
         if "labels" in inputs:
             self.num_labels = inputs["labels"].ne(-100).sum()
@@ -384,7 +384,7 @@ class _Part:
         """Return whether ``output`` is one value for each token, ``[B, S]``, such as its log probability."""
         return isinstance(output, torch.Tensor) and output.shape == (self.shape[0], self.own.stop - self.own.start)
 
-    def joined(self, tensor: torch.Tensor, group: "ProcessGroup") -> torch.Tensor:
+    def join(self, tensor: torch.Tensor, group: "ProcessGroup") -> torch.Tensor:
         """Return an output of all processes, ``[B, length, ...]``, for this process's part ``[B, S, ...]``."""
         if tensor.ndim < 2 or tensor.shape[1] != self.own.stop - self.own.start:
             raise InputError(
@@ -394,11 +394,11 @@ class _Part:
         whole: torch.Tensor = _Gather.apply(tensor, group, 1)
         return whole[:, : self.shape[1]]
 
-    def _padded(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _pad(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         around = [0, 0] * (tensor.ndim - 2) + [0, self.padded_length - self.shape[1]]
         return F.pad(tensor, around, value=-100 if name in ("labels", "shift_labels") else 0)
 
-    def _packed(self, positions_BL: torch.Tensor, *, is_causal: bool) -> torch.Tensor | None:
+    def _number_packed(self, positions_BL: torch.Tensor, *, is_causal: bool) -> torch.Tensor | None:
         """Return the number of the packed sequence that each position belongs to, ``None`` for one sequence."""
         packed_BL = hf_compat.find_packed_sequence_indices(positions_BL)
         if packed_BL is None:

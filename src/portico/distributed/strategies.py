@@ -8,13 +8,7 @@ from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.strategies import (
-    DDPStrategy,
-    DeepSpeedStrategy,
-    FSDPStrategy,
-    ModelParallelStrategy,
-    Strategy,
-)
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
@@ -27,7 +21,7 @@ from portico.compat.transformers import HFTrainingArguments, logger
 from portico.distributed.accelerator import accelerator_settings, read_settings
 from portico.distributed.deepspeed import EngineStrategy, engine_strategy
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
-from portico.distributed.processes import launched_processes
+from portico.distributed.processes import count_launched_processes
 from portico.distributed.sequence import UNSHARED, Sharing, SplitSequences, sequence_sharing, split_sequences
 from portico.errors import InputError
 
@@ -209,7 +203,7 @@ def fsdp_sharding(
     ``fsdp`` may be the older words (``"full_shard auto_wrap offload"``), also in a list; ``fsdp_config`` may be the
     path of a JSON file. Settings without a counterpart in FSDP2 are refused, or announced where they have no effect.
     """
-    config = _normalised(fsdp, fsdp_config)
+    config = _normalize_fsdp(fsdp, fsdp_config)
     of_xla = sorted(name for name in _XLA if _is_on(config.get(name)))
     if of_xla:
         raise InputError(
@@ -268,7 +262,7 @@ def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
         raise InputError(f"`{name}={value!r}` in `fsdp_config` is not known; use one of {', '.join(allowed)}.")
 
 
-def _normalised(
+def _normalize_fsdp(
     fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None"
 ) -> dict[str, Any]:
     config: dict[str, Any] = {}
@@ -319,7 +313,7 @@ _SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 _PARALLELISM = (*_SIZES, "cp_backend", "sp_backend", "tp_handler", "cp_handler", "sp_handler")
 
 
-def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) -> Strategy | None:
+def resolve_sharding(args: HFTrainingArguments, model: nn.Module | None = None) -> Strategy | None:
     """Return the strategy that shards the model as the arguments say, or as it was loaded; ``None`` for none.
 
     Contradictions, and what cannot run here, are refused.
@@ -363,7 +357,7 @@ def sharded_strategy(args: HFTrainingArguments, model: nn.Module | None = None) 
     if sizes is None:
         replicas = 1
         if copies_per_machine:
-            _, launched_machines = launched_processes() or (1, 1)
+            _, launched_machines = count_launched_processes() or (1, 1)
             replicas = getattr(args, "num_nodes", None) or launched_machines
         return _fsdp_strategy(args, sharding, replicas=replicas, is_alone_refused=bool(names))
     num_shards = sizes.shards
@@ -440,7 +434,7 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSize
             raise InputError(
                 f"`{name}={size!r}` in `parallelism_config` is not a number of processes; use an int >= 1."
             )
-    tensor, sharing = given.get("tp_size") or 1, _sharing(given)
+    tensor, sharing = given.get("tp_size") or 1, _parse_sharing(given)
     if sharing.size > 1 and tensor > 1:
         raise InputError(
             f"`{sharing.argument}={sharing.size}` and `tp_size={tensor}` in `parallelism_config` would both split "
@@ -449,7 +443,7 @@ def _mesh_sizes(args: HFTrainingArguments, model: nn.Module | None) -> _MeshSize
     return _MeshSizes(given.get("dp_replicate_size") or 1, given.get("dp_shard_size"), tensor, sharing)
 
 
-def _sharing(given: Mapping[str, Any]) -> Sharing:
+def _parse_sharing(given: Mapping[str, Any]) -> Sharing:
     """Return how a ``parallelism_config`` shares sequences; announce options of it without effect."""
     num_by_heads, num_by_keys = given.get("sp_size") or 1, given.get("cp_size") or 1
     if num_by_heads > 1 and num_by_keys > 1:

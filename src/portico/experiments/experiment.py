@@ -35,10 +35,10 @@ from portico.experiments.settings import (
     ExperimentSchema,
     GroupSchema,
     KnownGroup,
+    collect_further_keys,
     is_plain,
     plain_value,
     schema_of,
-    without_further_keys,
 )
 from portico.hub import refuse_missing_model, refuse_without_login
 from portico.loop.model_setup import refuse_missing_trackers
@@ -84,7 +84,7 @@ RESERVED_TRAINER_ARGUMENTS = (
 @data_only
 @dataclass(kw_only=True)
 class Placement:
-    """The group ``strategy``: where an experiment runs, in the words of ``lightning.Trainer``."""
+    """The group ``strategy``: where an experiment runs, as arguments of ``lightning.Trainer``."""
 
     strategy: str | None = None
     """Lightning strategy, such as ddp; null: Lightning's choice."""
@@ -220,7 +220,7 @@ class TrainerExperiment(Experiment):
         A setting or a file that cannot be used is refused before training.
         """
         started = time.time()
-        args = self.training_arguments()
+        args = self.build_arguments()
         check_early_stopping(self.callbacks, args)
         refuse_missing(args.resume_from_checkpoint, args.output_dir)
         if args.push_to_hub and args.process_index == 0:
@@ -232,7 +232,7 @@ class TrainerExperiment(Experiment):
         trainer.save_model()
         train_metrics = {**trained.metrics, "train_samples": len(train_dataset)}
         trainer.save_metrics("train", train_metrics)
-        eval_metrics = self.evaluated(trainer)
+        eval_metrics = self.evaluate_trainer(trainer)
         trainer.save_metrics("eval", eval_metrics)
         trainer.save_state()
         metrics = {**train_metrics, **eval_metrics}
@@ -245,7 +245,7 @@ class TrainerExperiment(Experiment):
         started = time.time()
         args = self.arguments_without_training()
         trainer = self.make_trainer(args, training=False)
-        metrics = self.evaluated(trainer)
+        metrics = self.evaluate_trainer(trainer)
         trainer.save_metrics("eval", metrics)
         if trainer.is_world_process_zero():
             self.report(trainer, metrics, seconds=time.time() - started)
@@ -255,7 +255,7 @@ class TrainerExperiment(Experiment):
     def predict(self) -> dict[str, float]:
         """Write what the trained model of ``model.name_or_path`` predicts, and return the metrics."""
 
-    def evaluated(self, trainer: Trainer) -> dict[str, float]:
+    def evaluate_trainer(self, trainer: Trainer) -> dict[str, float]:
         eval_dataset: Any = trainer.eval_dataset
         return {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
 
@@ -266,11 +266,11 @@ class TrainerExperiment(Experiment):
                 "`mode=evaluate` and `mode=predict` use a trained model, but `model.name_or_path=null`; set it to the "
                 "folder of a run, or to a hub name."
             )
-        args = self.training_arguments(**NOT_WITHOUT_TRAINING)
+        args = self.build_arguments(**NOT_WITHOUT_TRAINING)
         set_seed(args.seed)
         return args
 
-    def training_arguments(self, **changes: Any) -> Any:
+    def build_arguments(self, **changes: Any) -> Any:
         """Return the training arguments, some of them changed; refuse those that do not fit together.
 
         Models that do not exist are refused too. A trainer and a model of the user may read their settings otherwise.
@@ -393,7 +393,7 @@ class ConfiguredGroup(NamedTuple):
     is_partial: bool
 
 
-def configured_groups(settings: Mapping[str, Any]) -> Iterator[ConfiguredGroup]:
+def iterate_groups(settings: Mapping[str, Any]) -> Iterator[ConfiguredGroup]:
     """Yield the groups of an experiment, each with its class and the keys that this class takes."""
     found = experiment_class(settings)
     own = {field.name: field.metadata["key_of"] for field in dataclasses.fields(found) if "key_of" in field.metadata}
@@ -424,7 +424,7 @@ def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
 
 def schema_of_experiment(settings: Mapping[str, Any]) -> ExperimentSchema:
     """Return all settings of the experiment that ``settings`` describe."""
-    groups = {group.name: KnownGroup(path_of(group.target), group.settings) for group in configured_groups(settings)}
+    groups = {group.name: KnownGroup(path_of(group.target), group.settings) for group in iterate_groups(settings)}
     return ExperimentSchema(experiment_class(settings).MODES, sorted(_plain_fields(settings)), groups)
 
 
@@ -434,7 +434,7 @@ def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     Training arguments and trainers are left as they are: the trainer saves its more than a hundred arguments itself.
     """
     complete = dict(settings)
-    for group in configured_groups(settings):
+    for group in iterate_groups(settings):
         if TARGET in (settings.get(group.name) or {}) and not group.is_partial:
             defaults = {key: each.default for key, each in group.settings.known.items()}
             plain = {key: plain_value(default) for key, default in defaults.items() if is_plain(default)}
@@ -450,10 +450,10 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
     schema_of_experiment(settings).check(settings)
     own = {field.name for field in dataclasses.fields(experiment_class(settings)) if "key_of" in field.metadata}
     parts = {name: settings[name] for name in _plain_fields(settings) if name in settings}
-    for group in configured_groups(settings):
+    for group in iterate_groups(settings):
         parts |= {key: value for key, value in group.values.items() if key in own}
         rest = {key: value for key, value in group.values.items() if key not in own}
-        make = partial(group.target, **without_further_keys(group.target, rest))
+        make = partial(group.target, **collect_further_keys(group.target, rest))
         try:
             parts[group.name] = make if group.is_partial else make()
         except InputError:

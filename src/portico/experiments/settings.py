@@ -91,7 +91,7 @@ def schema_of(target: Callable[..., Any]) -> GroupSchema:
     return _settings_of_signature(target)
 
 
-def without_further_keys(target: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def collect_further_keys(target: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as ``target`` takes them: further keys inside the field that collects them."""
     collecting = [field for field in _fields(target) if "further_keys" in field.metadata]
     if not collecting:
@@ -101,7 +101,7 @@ def without_further_keys(target: Callable[..., Any], values: Mapping[str, Any]) 
     return {name: value for name, value in values.items() if name in own} | {collecting[0].name: further}
 
 
-def shown_settings(part: object) -> dict[str, Any]:
+def list_settings(part: object) -> dict[str, Any]:
     """Return the settings of an object as a report shows them: further keys next to the others."""
     if not dataclasses.is_dataclass(part):
         return {name: value for name, value in vars(part).items() if not name.startswith("_")}
@@ -187,10 +187,10 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _default_of(one: dataclasses.Field[Any]) -> Any:
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return NO_DEFAULT if one.default is MISSING else one.default
+def _default_of(setting: dataclasses.Field[Any]) -> Any:
+    if setting.default_factory is not MISSING:
+        return setting.default_factory()
+    return NO_DEFAULT if setting.default is MISSING else setting.default
 
 
 @cache
@@ -309,7 +309,7 @@ class ExperimentSchema:
             lines += ["", f"{group}.{TARGET}={known.target}"]
             values = known.values(settings.get(group))
             for name, each in known.settings.known.items():
-                value = _shown(values.get(name, each.shown_default))
+                value = _format_default(values.get(name, each.shown_default))
                 lines.append(f"  {f'{group}.{name}{value}':<46} {each.help}".rstrip())
         return "\n".join(lines)
 
@@ -330,7 +330,7 @@ def plain_value(value: object) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-def _shown(value: object) -> str:
+def _format_default(value: object) -> str:
     if value is NO_DEFAULT:
         return "="
     value = plain_value(value)

@@ -13,7 +13,7 @@ from torch import nn
 from portico.compat.transformers import has_length
 from portico.gradient_descent.batches import steps_per_epoch
 from portico.gradient_descent.checkpointer import Checkpointer
-from portico.gradient_descent.construction import ConfigurationError, Lazy, as_lazy, convert
+from portico.gradient_descent.construction import ConfigurationError, Lazy, convert, make_lazy
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer, freeze, make_parameter_groups
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler
@@ -62,7 +62,7 @@ def construct_parts(
     """
     check_counts(**counts)
     # All are looked up before the first is built, so that a wrong name is reported at once.
-    lazy = {name: as_lazy(base, lazy_parts[name]) for name, base in LAZY_PARTS.items()}
+    lazy = {name: make_lazy(base, lazy_parts[name]) for name, base in LAZY_PARTS.items()}
     freeze(model, convert(list[str] | None, no_grad, "no_grad", {}))
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trainable:
@@ -158,7 +158,7 @@ def check_trainer_parts(parts: Mapping[str, Any]) -> None:
 # ---- Lightning's words ----
 
 
-def lightning_placement(
+def resolve_placement(
     cuda_device: int | torch.device | None, distributed: bool, world_size: int, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return Lightning's ``accelerator``, ``strategy``, ``devices`` and ``num_nodes``, as far as they are chosen.
@@ -218,10 +218,10 @@ def check_world_size(world_size: int, num_processes: int, *, distributed: bool) 
     )
 
 
-def lightning_precision(
+def resolve_precision(
     opt_level: str | None, use_amp: bool, grad_scaling: bool, precision: str | None, accelerator: str | None
 ) -> dict[str, Any]:
-    """Return Lightning's ``precision``, if it is chosen; ``precision`` takes precedence over AllenNLP's words."""
+    """Return Lightning's ``precision``, if it is chosen; ``precision`` takes precedence over AllenNLP's arguments."""
     if use_amp and not grad_scaling:
         raise ConfigurationError(
             "`grad_scaling=False` with `use_amp=True` is not possible: Lightning's half precision always scales the "

@@ -111,14 +111,14 @@ class SharedBatches:
 
 def share_batches(loader: Iterable[Any], args: TrainingArguments) -> Any:
     """Return this process's share of ``loader``; a loader with a ``DistributedSampler`` is returned unchanged."""
-    if args.world_size == 1 or any(isinstance(part, DistributedSampler) for part in _with_samplers(loader)):
+    if args.world_size == 1 or any(isinstance(part, DistributedSampler) for part in _list_samplers(loader)):
         return loader
     return SharedBatches(loader, args.process_index, args.world_size)
 
 
 def set_epoch(loader: object, epoch: int) -> None:
     """Tell a loader and its samplers which epoch comes next, as torch's ``DistributedSampler`` needs."""
-    for part in {id(part): part for part in _with_samplers(loader)}.values():
+    for part in {id(part): part for part in _list_samplers(loader)}.values():
         if hasattr(part, "set_epoch"):
             part.set_epoch(epoch)
 
@@ -139,13 +139,13 @@ def set_random_states(states: dict[str, Any], data_loader: object, args: Trainin
 
 def _generators(data_loader: object) -> list[torch.Generator]:
     """Return the distinct generators of a loader and its samplers, in a fixed order."""
-    generators = (getattr(part, "generator", None) for part in _with_samplers(data_loader))
+    generators = (getattr(part, "generator", None) for part in _list_samplers(data_loader))
     return list(
         {id(generator): generator for generator in generators if isinstance(generator, torch.Generator)}.values()
     )
 
 
-def _with_samplers(loader: object) -> tuple[object, ...]:
+def _list_samplers(loader: object) -> tuple[object, ...]:
     """Return a loader, its sampler, its batch sampler and the batch sampler's sampler; ``None`` for missing ones."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     return loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)

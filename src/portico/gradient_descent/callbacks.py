@@ -37,7 +37,7 @@ class CallbackList:
 
     def __init__(self, trainer: "GradientDescentTrainer", callbacks: Sequence[object], known: Collection[str]) -> None:
         self._trainer = trainer
-        self._callbacks = [_bound_by_name(callback, known) for callback in callbacks]
+        self._callbacks = [_bind_by_name(callback, known) for callback in callbacks]
 
     def __call__(self, **arguments: object) -> None:
         """Call every callback, in order, also with ``trainer`` and ``is_primary``."""
@@ -47,7 +47,7 @@ class CallbackList:
             callback(**chosen | {name: arguments[source] for name, source in wanted.items() if source in arguments})
 
 
-def _bound_by_name(callback: object, known: Collection[str]) -> tuple[Callable[..., Any], dict[str, str], bool]:
+def _bind_by_name(callback: object, known: Collection[str]) -> tuple[Callable[..., Any], dict[str, str], bool]:
     """Return a callback, the arguments by its parameters' names, and whether it takes any other argument too."""
     if not callable(callback):
         raise ConfigurationError(

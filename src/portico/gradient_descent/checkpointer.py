@@ -91,11 +91,11 @@ class Checkpointer(Registrable):
 
     def __post_init__(self, num_serialized_models_to_keep: int | None, model_save_interval: float | None) -> None:
         if num_serialized_models_to_keep is not _UNSET:
-            _deprecated("num_serialized_models_to_keep", "keep_most_recent_by_count")
+            _warn_deprecated("num_serialized_models_to_keep", "keep_most_recent_by_count")
             count = num_serialized_models_to_keep
             self.keep_most_recent_by_count = None if count == -1 else count
         if model_save_interval is not _UNSET:
-            _deprecated("model_save_interval", "save_every_num_seconds")
+            _warn_deprecated("model_save_interval", "save_every_num_seconds")
             self.save_every_num_seconds = model_save_interval
         for name, least in _LEAST.items():
             value = getattr(self, name)
@@ -262,7 +262,7 @@ def check_folder(folder: Path | None) -> None:
         )
 
 
-def _deprecated(older: str, newer: str) -> None:
+def _warn_deprecated(older: str, newer: str) -> None:
     message = f"`{older}` of the checkpointer is called `{newer}` now; the older name still works."
     # The caller of the constructor, which calls `__post_init__`, which calls this.
     warnings.warn(message, FutureWarning, stacklevel=4)

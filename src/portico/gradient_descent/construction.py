@@ -194,7 +194,7 @@ def from_params(base: Callable[..., Any], params: object, **extras: object) -> A
     return constructor(**_arguments(constructor, arguments, extras))
 
 
-def as_lazy(base: Callable[..., Any], given: object) -> Lazy[Any] | None:
+def make_lazy(base: Callable[..., Any], given: object) -> Lazy[Any] | None:
     """Return ``given`` (a dict with ``"type"``, a registered name, or a callable) as a :class:`Lazy`."""
     if given is None or isinstance(given, Lazy):
         return given
@@ -236,7 +236,7 @@ def convert(annotation: object, value: object, name: str, extras: Mapping[str, A
         # A partial of Hydra, which a configuration has named.
         if isinstance(value, functools.partial) and inspect.isclass(base) and issubclass(base, Registrable):
             check_kind(base, value.func, getattr(value.func, "__qualname__", value.func))
-        return as_lazy(base, value)
+        return make_lazy(base, value)
     if annotation in _PRIMITIVES:
         # Python counts a bool as an int.
         if not isinstance(value, _PRIMITIVES[annotation]) or (isinstance(value, bool) and annotation is not bool):

@@ -24,8 +24,8 @@ from portico.gradient_descent.construction import (
     ConfigurationError,
     ConfiguredLazy,
     Registrable,
-    as_lazy,
     from_params,
+    make_lazy,
     parameters_of,
     read_config,
 )
@@ -124,7 +124,7 @@ class GradientDescentExperiment(Experiment):
         Raises:
             ConfigurationError: If a setting or the file cannot be used; before training.
         """
-        configured, parts = self._prepared()
+        configured, parts = self._prepare()
         trainer = self._make_trainer(configured, parts)
         metrics = {name: value for name, value in trainer.train().items() if isinstance(value, int | float)}
         if trainer.is_primary:
@@ -139,7 +139,7 @@ class GradientDescentExperiment(Experiment):
     def evaluate(self) -> dict[str, float]:
         """Return the loss and the metrics of the weights in ``args.weights`` on the validation batches."""
         started = time.time()
-        model, batches = self._trained()
+        model, batches = self._load_trained()
         read_metrics: Any = getattr(model, "get_metrics", lambda reset: {})
         read_metrics(reset=True)
         losses = [float(model(**batch)["loss"]) for batch in batches]
@@ -152,12 +152,12 @@ class GradientDescentExperiment(Experiment):
 
     def predict(self) -> dict[str, float]:
         """Write what the model returns for each instance of the validation batches, one JSON object a line."""
-        model, batches = self._trained()
+        model, batches = self._load_trained()
         readable = getattr(model, "make_output_human_readable", lambda output: output)
         lines = []
         for batch in batches:
             output = readable(model(**batch))
-            columns = {name: _listed(value) for name, value in output.items()}
+            columns = {name: _list_values(value) for name, value in output.items()}
             columns = {name: values for name, values in columns.items() if values is not None}
             lines += [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
         file = Path(self.output_dir) / "predictions.jsonl"
@@ -165,7 +165,7 @@ class GradientDescentExperiment(Experiment):
         print(f"Predictions: {file}")
         return {"predict_samples": len(lines)}
 
-    def _trained(self) -> tuple[nn.Module, Iterator[dict[str, Any]]]:
+    def _load_trained(self) -> tuple[nn.Module, Iterator[dict[str, Any]]]:
         """Return the model with the weights of a run, and the validation batches; without gradients."""
         path = self.args(output_dir=self.output_dir).weights
         if path is None:
@@ -174,7 +174,7 @@ class GradientDescentExperiment(Experiment):
                 "folder of a run."
             )
         file = Path(path) / BEST_WEIGHTS if Path(path).is_dir() else Path(path)
-        _, parts = self._prepared()
+        _, parts = self._prepare()
         if parts.validation_data_loader is None:
             raise InputError(
                 f"`mode=evaluate` and `mode=predict` read validation batches, but {self.allennlp_config} makes none; "
@@ -189,8 +189,8 @@ class GradientDescentExperiment(Experiment):
             ) from error
         return parts.model.eval().requires_grad_(False), iter(parts.validation_data_loader)
 
-    def _prepared(self) -> tuple[Any, "_Parts"]:
-        """Seed the run, and return the arguments of the trainer and the parts it is given."""
+    def _prepare(self) -> tuple[Any, "_Parts"]:
+        """Seed the run, and return the arguments and the parts of the trainer."""
         if self.allennlp_config is None:
             seed = self.args(output_dir=self.output_dir).seed
             _seed(random_seed=seed, numpy_seed=seed, pytorch_seed=seed)
@@ -231,7 +231,7 @@ class GradientDescentExperiment(Experiment):
                 "The configuration file has its own 'model' but no 'data_loader'; add one, such as "
                 "{'type': 'my_package.my_module.make_loader'}, and a 'validation_data_loader' if it validates."
             )
-        lazy = as_lazy(Model, described)
+        lazy = make_lazy(Model, described)
         model = self._topic_model() if lazy is None else lazy.construct(**_TOPIC_SIZES)
         if "data_loader" not in config:
             return _Parts(model, *self.data.load())
@@ -239,7 +239,7 @@ class GradientDescentExperiment(Experiment):
         return _Parts(model, *(None if loader is None else from_params(BatchLoader, loader) for loader in loaders))
 
 
-def _listed(value: object) -> list[Any] | None:
+def _list_values(value: object) -> list[Any] | None:
     """Return one value for each instance of a batch; ``None`` for what belongs to the batch, such as its loss."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.tolist() if value.ndim else None

@@ -63,7 +63,7 @@ class LossSums:
         if self.batch_reg_loss is not None:
             self.reg_loss = (self.reg_loss or 0.0) + self.batch_reg_loss
 
-    def reduced(self, accelerator: Accelerator) -> "LossSums":
+    def reduce(self, accelerator: Accelerator) -> "LossSums":
         if accelerator.num_processes == 1:
             return self
         here = torch.tensor(
@@ -73,7 +73,7 @@ class LossSums:
         return LossSums(loss, None if self.reg_loss is None else reg_loss, int(num_batches))
 
 
-def running_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
+def collect_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
     """Return the metrics of the epoch so far, and the loss of the current step."""
     metrics = _model_metrics(model, reset=False)
     metrics["batch_loss"] = sums.batch_loss
@@ -89,7 +89,7 @@ def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Accelerator) ->
         if accelerator.num_processes > 1 and isinstance(value, int | float):
             here = torch.tensor(float(value), dtype=torch.float64, device=accelerator.device)
             metrics[name] = accelerator.reduce(here, "mean").item()
-    return {**metrics, **_means(sums.reduced(accelerator))}
+    return {**metrics, **_means(sums.reduce(accelerator))}
 
 
 class ModelMetrics:
@@ -197,7 +197,7 @@ class MetricTracker:
                 "to disable early stopping)"
             )
         names = list(metric_name) if isinstance(metric_name, list | tuple) else [metric_name]
-        self.tracked_metrics = [_signed(name) for name in names]
+        self.tracked_metrics = [_parse_metric_name(name) for name in names]
         if not names:
             raise ConfigurationError("`validation_metric` is an empty list; name at least one metric, as '-loss'.")
         self._patience = patience
@@ -399,7 +399,7 @@ def _plain(value: object) -> Any:
     raise TypeError(f"a {type(value).__name__} is not a plain value")
 
 
-def _signed(name: object) -> tuple[float, str]:
+def _parse_metric_name(name: object) -> tuple[float, str]:
     if not isinstance(name, str) or not name.strip("+-"):
         raise ConfigurationError(
             f"`validation_metric={name!r}` does not name a metric; set it to a name with a sign, as '-loss'."

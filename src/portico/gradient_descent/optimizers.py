@@ -12,7 +12,7 @@ from torch import nn
 from transformers import Adafactor
 from typing_extensions import override
 
-from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, as_lazy, parameters_of
+from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, make_lazy, parameters_of
 from portico.loop.optim import ParameterwiseOptimizer
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _DEFAULT = "default"
 
 def freeze(model: nn.Module, patterns: Sequence[str] | None) -> None:
     """Turn gradients off for the parameters whose names match (``re.search``) one of ``patterns``; log which."""
-    searches = [_compiled(pattern) for pattern in patterns or ()]
+    searches = [_compile(pattern) for pattern in patterns or ()]
     for name, parameter in model.named_parameters():
         if any(search.search(name) for search in searches):
             parameter.requires_grad_(False)
@@ -72,7 +72,7 @@ def find_groups(names: Sequence[str], groups: ParameterGroups) -> tuple[list[int
                 f"`parameter_groups` holds {group!r}; write each group as a list of patterns and a dict of options: "
                 '[["bias", "norm"], {"weight_decay": 0.0}].'
             )
-    numbered = [(index, _compiled(pattern)) for index, (patterns, _) in enumerate(groups) for pattern in patterns]
+    numbered = [(index, _compile(pattern)) for index, (patterns, _) in enumerate(groups) for pattern in patterns]
     used: set[str] = set()
     indices: list[int | None] = []
     for name in names:
@@ -185,7 +185,7 @@ class DenseSparseAdam(ParameterwiseOptimizer):
             first = _move_rows(state["exp_avg"], rows, rows.values(), beta1)
             second = _move_rows(state["exp_avg_sq"], rows, rows.values().pow(2), beta2)
             change = -step_size * (first / second.sqrt().add_(group["eps"]))
-            parameter.add_(_with_values(rows, change))
+            parameter.add_(_replace_values(rows, change))
         else:
             first = state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
             second = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -196,11 +196,11 @@ def _move_rows(moment: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, b
     """Move the rows of ``moment`` that are in the sparse tensor ``rows`` towards ``values``; return these rows."""
     before = moment.sparse_mask(rows).values()
     change = (values - before) * (1 - beta)
-    moment.add_(_with_values(rows, change))
+    moment.add_(_replace_values(rows, change))
     return before + change
 
 
-def _with_values(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _replace_values(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.sparse_coo_tensor(rows.indices(), values, rows.shape, is_coalesced=True, check_invariants=False)
 
 
@@ -273,7 +273,7 @@ class MultiOptimizer(torch.optim.Optimizer):
     ) -> None:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         for name, (parameters, groups) in _shares(list(model_parameters), parameter_groups, optimizers).items():
-            lazy = as_lazy(RegistrableOptimizer, optimizers[name])
+            lazy = make_lazy(RegistrableOptimizer, optimizers[name])
             assert lazy is not None
             self.optimizers[name] = lazy.construct(model_parameters=parameters, parameter_groups=groups or None)
         super().__init__(self._all_groups(), {})
@@ -331,7 +331,7 @@ def _shares(
     return {name: share for name, share in shares.items() if share[0]}
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -71,7 +71,7 @@ from portico.gradient_descent.batches import (
 )
 from portico.gradient_descent.checkpointer import TrainerCheckpoint
 from portico.gradient_descent.construction import ConfigurationError
-from portico.gradient_descent.metrics import LossSums, epoch_metrics, gpu_memory_mb, peak_memory_mb, running_metrics
+from portico.gradient_descent.metrics import LossSums, collect_metrics, epoch_metrics, gpu_memory_mb, peak_memory_mb
 from portico.loop.core import TrainerCore
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.model_setup import prepared_for_training
@@ -217,7 +217,7 @@ class DescentRun(TrainingRun):
         self.gd_trainer.progress.sums.add(outputs, len(self.group))
 
     @override
-    def before_optimizer_step(self) -> None:
+    def prepare_optimizer_step(self) -> None:
         # AllenNLP 2's order: the norm first, then the values, once per step.
         self.grad_norm = self.gd_trainer.rescale_gradients()
         self.gd_trainer.clip_gradient()
@@ -230,15 +230,15 @@ class DescentRun(TrainingRun):
             scheduler.step_batch(self.gd_trainer.progress.total_batches)
 
     @override
-    def after_optimizer_step(self) -> None:
-        super().after_optimizer_step()
+    def finish_optimizer_step(self) -> None:
+        super().finish_optimizer_step()
         gd_trainer = self.gd_trainer
         progress = gd_trainer.progress
         if gd_trainer.moving_average is not None:
             gd_trainer.moving_average.apply(progress.total_batches)
         progress.batches_in_epoch_completed += 1
         progress.sums.end_batch()
-        metrics = running_metrics(gd_trainer.model, progress.sums)
+        metrics = collect_metrics(gd_trainer.model, progress.sums)
         writer = gd_trainer.tensorboard_writer
         if writer is not None and gd_trainer.is_primary:
             model = gd_trainer.model
@@ -334,7 +334,7 @@ class ValidationSession(EvaluationSession):
         gd_trainer.batch_callbacks(
             batch_inputs=[inputs],
             batch_outputs=[outputs],
-            batch_metrics=running_metrics(gd_trainer.model, self.sums),
+            batch_metrics=collect_metrics(gd_trainer.model, self.sums),
             epoch=gd_trainer.progress.epochs_completed,
             batch_number=self.sums.num_batches,
             is_training=False,
@@ -345,7 +345,7 @@ class ValidationSession(EvaluationSession):
     @override
     def finish(self) -> EvalLoopOutput:
         self.metrics = epoch_metrics(self.gd_trainer.model, self.sums, self.trainer.accelerator)
-        prefixed = self._prefixed(denumpify_detensorize(dict(self.metrics)))
+        prefixed = self._add_prefix(denumpify_detensorize(dict(self.metrics)))
         self.output = EvalLoopOutput(
             predictions=np.empty(0), label_ids=None, metrics=prefixed, num_samples=self.num_observed_examples
         )
@@ -496,7 +496,7 @@ class LoopTrainer(Trainer, core=LoopCore):
 # ---- Recovery ----
 
 
-def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
+def capture_training(trainer: "GradientDescentTrainer") -> dict[str, Any]:
     """Return everything but the weights that ``trainer`` needs to resume as if it had never stopped.
 
     While the moving averages are assigned, their state contains the trained weights.

@@ -21,7 +21,7 @@ from transformers import (
 )
 from typing_extensions import override
 
-from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, as_lazy
+from portico.gradient_descent.construction import ConfigurationError, Lazy, Registrable, make_lazy
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class LearningRateScheduler(Scheduler, Registrable):
     _accepted = (LRScheduler,)
 
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
-        _with_rates(optimizer)
+        _require_rates(optimizer)
         super().__init__(optimizer, "lr", last_epoch)
 
 
@@ -110,7 +110,7 @@ class MomentumScheduler(Scheduler, Registrable):
         super().__init__(optimizer, "momentum", last_epoch)
 
 
-def _with_rates(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def _require_rates(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return ``optimizer`` unless it computes its own learning rates, which raises ``ConfigurationError``."""
     if any("lr" in group and group["lr"] is None for group in optimizer.param_groups):
         raise ConfigurationError(
@@ -128,7 +128,7 @@ class TorchScheduler(LearningRateScheduler):
 
     def __init__(self, lr_scheduler: LRScheduler) -> None:
         # Not `super().__init__`: torch has set `initial_lr` and made the first step.
-        _with_rates(lr_scheduler.optimizer)
+        _require_rates(lr_scheduler.optimizer)
         self.lr_scheduler = lr_scheduler
         self.optimizer = lr_scheduler.optimizer
 
@@ -158,7 +158,7 @@ class TorchScheduler(LearningRateScheduler):
         self.lr_scheduler.load_state_dict(state_dict)
 
 
-def as_learning_rate_scheduler(scheduler: object) -> Any:
+def wrap_scheduler(scheduler: object) -> Any:
     """Return ``scheduler``, wrapped if it is one of torch's."""
     return TorchScheduler(scheduler) if isinstance(scheduler, LRScheduler) else scheduler
 
@@ -205,7 +205,7 @@ class ConstantLearningRateScheduler(TorchScheduler):
     """Keeps the learning rate."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
-        super().__init__(get_constant_schedule(_with_rates(optimizer), last_epoch))
+        super().__init__(get_constant_schedule(_require_rates(optimizer), last_epoch))
 
 
 @LearningRateScheduler.register("constant_with_warmup")
@@ -213,7 +213,7 @@ class ConstantWithWarmupLearningRateScheduler(TorchScheduler):
     """Rises linearly over the epochs ``num_warmup_steps``, then keeps the learning rate."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> None:
-        super().__init__(get_constant_schedule_with_warmup(_with_rates(optimizer), num_warmup_steps, last_epoch))
+        super().__init__(get_constant_schedule_with_warmup(_require_rates(optimizer), num_warmup_steps, last_epoch))
 
 
 @LearningRateScheduler.register("cosine_with_warmup")
@@ -229,7 +229,7 @@ class CosineWithWarmupLearningRateScheduler(TorchScheduler):
         last_epoch: int = -1,
     ) -> None:
         steps = (num_warmup_steps, num_training_steps)
-        super().__init__(get_cosine_schedule_with_warmup(_with_rates(optimizer), *steps, num_cycles, last_epoch))
+        super().__init__(get_cosine_schedule_with_warmup(_require_rates(optimizer), *steps, num_cycles, last_epoch))
 
 
 @LearningRateScheduler.register("cosine_hard_restarts_with_warmup")
@@ -246,7 +246,7 @@ class CosineHardRestartsWithWarmupLearningRateScheduler(TorchScheduler):
     ) -> None:
         steps = (num_warmup_steps, num_training_steps)
         make_schedule = get_cosine_with_hard_restarts_schedule_with_warmup
-        super().__init__(make_schedule(_with_rates(optimizer), *steps, num_cycles, last_epoch))
+        super().__init__(make_schedule(_require_rates(optimizer), *steps, num_cycles, last_epoch))
 
 
 @LearningRateScheduler.register("reduce_on_plateau")
@@ -584,7 +584,7 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
             raise ConfigurationError("`schedulers` of the scheduler 'combined' is empty; add at least one pair.")
         super().__init__(optimizer, last_epoch)
         self.num_steps_per_epoch = num_steps_per_epoch
-        self.schedulers = [(num_epochs, as_lazy(LearningRateScheduler, lazy)) for num_epochs, lazy in schedulers]
+        self.schedulers = [(num_epochs, make_lazy(LearningRateScheduler, lazy)) for num_epochs, lazy in schedulers]
         self._num_epochs = num_epochs
         self.current_scheduler: LearningRateScheduler | None = None
         self._current_index: int | None = None

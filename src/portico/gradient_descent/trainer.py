@@ -22,8 +22,8 @@ from portico.gradient_descent.arguments import (
     check_limits,
     check_trainer_parts,
     construct_parts,
-    lightning_placement,
-    lightning_precision,
+    resolve_placement,
+    resolve_precision,
 )
 from portico.gradient_descent.callbacks import (
     BatchCallback,
@@ -41,13 +41,13 @@ from portico.gradient_descent.construction import ConfigurationError, Lazy, Regi
 from portico.gradient_descent.metrics import MetricTracker, ModelMetrics, TrainingReport, dump_metrics, epoch_metrics
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer
-from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress, restore_training, training_state
+from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress, capture_training, restore_training
 from portico.gradient_descent.schedulers import (
     LearningRateScheduler,
     MomentumScheduler,
     Scheduler,
-    as_learning_rate_scheduler,
     refuse_without_metric,
+    wrap_scheduler,
 )
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 from portico.trust.disk import remove_stale_staging
@@ -203,7 +203,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         self.data_loader = data_loader
         self.validation_data_loader = validation_data_loader
         self.moving_average = moving_average
-        self.learning_rate_scheduler = as_learning_rate_scheduler(learning_rate_scheduler)
+        self.learning_rate_scheduler = wrap_scheduler(learning_rate_scheduler)
         self.momentum_scheduler = momentum_scheduler
         self.tensorboard_writer = tensorboard_writer
         self.checkpointer = Checkpointer() if checkpointer is None else checkpointer
@@ -217,8 +217,8 @@ class GradientDescentTrainer(RegistrableTrainer):
         self._grad_clipping = grad_clipping
         self._check(patience)
         chosen = {"accelerator": accelerator, "strategy": strategy, "devices": devices, "num_nodes": num_nodes}
-        placement = lightning_placement(cuda_device, distributed, world_size, chosen)
-        placement |= lightning_precision(opt_level, use_amp, grad_scaling, precision, placement.get("accelerator"))
+        placement = resolve_placement(cuda_device, distributed, world_size, chosen)
+        placement |= resolve_precision(opt_level, use_amp, grad_scaling, precision, placement.get("accelerator"))
         others = list(callbacks or ())
         if enable_default_callbacks:
             others.append(ConsoleLoggerCallback())
@@ -408,7 +408,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         return backward_called
 
     def rescale_gradients(self) -> float | None:
-        """Scale the gradients down to ``grad_norm``, if it is a number; return the norm they had, if it is set."""
+        """Clip the gradients to ``grad_norm``, if it is a number; return their norm before, if it is set."""
         if not self._grad_norm:
             return None
         if self._grad_norm is True:
@@ -474,7 +474,7 @@ class GradientDescentTrainer(RegistrableTrainer):
                 # The model gets its trained weights back when this context ends.
                 for name, value in model_state.items():
                     model_state[name] = value.to("cpu", copy=True) if torch.is_tensor(value) else value
-            state = training_state(self)
+            state = capture_training(self)
         return TrainerCheckpoint(model_state, state) if self.is_primary else None
 
     def averaged_weights(self) -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from portico.errors import InputError
-from portico.imports import named, when_imported
+from portico.imports import import_name, when_imported
 from portico.observers import RUN_VARIABLE, RunOptions, options, set_options
 
 REPLACED = {
@@ -91,7 +91,7 @@ def install_on_demand(**given: object) -> None:
 
 def original(name: str) -> Any:
     """Return the class of transformers, replaced or not."""
-    return _originals.get(name) or named("transformers", name)
+    return _originals.get(name) or import_name("transformers", name)
 
 
 def when_replaced(action: Callable[[], None]) -> None:
@@ -121,7 +121,7 @@ def _set_options(given: Mapping[str, Any]) -> None:
 
 
 def _check_options(changed: RunOptions) -> None:
-    named("portico.loop.validation", "check_run_options")(changed)
+    import_name("portico.loop.validation", "check_run_options")(changed)
 
 
 # ---- The names ----
@@ -133,8 +133,8 @@ def _replace() -> None:
     # Only now, since a script sets up its environment before it imports what these checks import.
     _check_options(options())
     # All originals before any of ours: the seq2seq classes of transformers are made from the others.
-    found = {name: named(theirs, name) for name, (theirs, _) in REPLACED.items()}
-    ours = {name: named(home, name) for name, (_, home) in REPLACED.items()}
+    found = {name: import_name(theirs, name) for name, (theirs, _) in REPLACED.items()}
+    ours = {name: import_name(home, name) for name, (_, home) in REPLACED.items()}
     _originals.update(found)
     _set_names(ours)
     while _actions:
@@ -204,7 +204,7 @@ def _asked(name: str) -> Any:
         raise AttributeError(name)
     _replace_if_complete()
     # Also while it is too early: the package would keep the class that it finds itself, and not ask again.
-    return named(REPLACED[name][0], name)
+    return import_name(REPLACED[name][0], name)
 
 
 def _replace_if_complete(executed: str = "") -> None:

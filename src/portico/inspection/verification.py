@@ -15,7 +15,7 @@ from typing import Self
 from markupsafe import Markup
 from rich.table import Table
 
-from portico.distributed.children import ending_with_this
+from portico.distributed.children import build_child_environment
 from portico.errors import InputError
 from portico.inspection.comparison import (
     Growth,
@@ -227,7 +227,7 @@ class Verification:
             process = subprocess.Popen(
                 # Without `-P` a portico.py of the working folder, which somebody may have sent, would be run instead.
                 [sys.executable, "-P", "-m", "portico.inspection.recorder", *words],
-                env=ending_with_this(recording_environment(settings)) | environment,
+                env=build_child_environment(recording_environment(settings)) | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

@@ -59,7 +59,7 @@ class ConfigAttribute:
         if not any(_has_kind(value, kind) for kind in self.kinds):
             raise TypeError(
                 f"Setting `IPUConfig` attribute: `{name}` to {value!r} of type {type(value).__name__} failed; it must "
-                f"be {self._allowed()}."
+                f"be {self._describe_allowed()}."
             )
         if value is None:
             return
@@ -77,9 +77,9 @@ class ConfigAttribute:
                 return _parse(text.strip(), kind)
             except ValueError:
                 continue
-        raise ValueError(f"`{text}` cannot be parsed as the value of `{self.name}`; give {self._allowed()}.")
+        raise ValueError(f"`{text}` cannot be parsed as the value of `{self.name}`; give {self._describe_allowed()}.")
 
-    def _allowed(self) -> str:
+    def _describe_allowed(self) -> str:
         words = [kind.__name__ if type(kind) is type else str(kind) for kind in self.kinds]
         return " or ".join(words).replace("NoneType", "None")
 
@@ -159,7 +159,7 @@ def _check_combination(values: Mapping[str, Any], prefix: str) -> None:
 
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:
-    """Return all attributes: those given, and for the others their default or what follows from those given."""
+    """Return all attributes, with defaults, or derived values, for those not given."""
     values = {name: copy.deepcopy(attribute.default) for name, attribute in ATTRIBUTES.items()}
     values |= {name: value for name, value in given.items() if value is not None}
     counts_layers = values["ipus_per_replica"] is None or values["inference_layers_per_ipu"] is not None
@@ -287,14 +287,14 @@ class IPUConfig:
             raise AttributeError(f"IPUConfig has no attribute {name!r}; it has {', '.join(sorted(ATTRIBUTES))}.")
         # Inference never accumulates gradients.
         is_unused = name == "_gradient_accumulation_steps" and self.mode == "inference"
-        return 1 if is_unused else getattr(self, self._for_mode(name))
+        return 1 if is_unused else getattr(self, self._resolve_name(name))
 
-    def _for_mode(self, name: str) -> str:
+    def _resolve_name(self, name: str) -> str:
         inference = f"inference{name}"
         return inference if self.mode == "inference" and inference in ATTRIBUTES else name.removeprefix("_")
 
     def __setattr__(self, name: str, value: object) -> None:
-        name = self._for_mode(name) if name.startswith("_") else name
+        name = self._resolve_name(name) if name.startswith("_") else name
         if name in ATTRIBUTES:
             ATTRIBUTES[name].validate(value)
         elif name != "mode":

@@ -34,7 +34,7 @@ _LOADER_OPTIONS = (
 
 def poptorch_loader(loader: "Loader", options: "backend.Options", *, training: bool) -> "backend.DataLoader":
     """Return a ``poptorch.DataLoader`` of combined batches over the data of a loader of micro-batches."""
-    carried = _carried(loader)
+    carried = _get_loader_options(loader)
     if isinstance(loader.dataset, IterableDataset):
         # Programs take full batches only.
         return backend.DataLoader(options, loader.dataset, loader.batch_size, drop_last=True, **carried)
@@ -57,10 +57,10 @@ def drop_last_batch(loader: "Loader") -> "Loader":
         batch_sampler: Any = loader.batch_sampler
         batch_sampler.drop_last = True
         return loader
-    return DataLoader(loader.dataset, loader.batch_size, drop_last=True, **_carried(loader))
+    return DataLoader(loader.dataset, loader.batch_size, drop_last=True, **_get_loader_options(loader))
 
 
-def _carried(loader: "Loader") -> dict[str, Any]:
+def _get_loader_options(loader: "Loader") -> dict[str, Any]:
     return {name: getattr(loader, name) for name in _LOADER_OPTIONS}
 
 

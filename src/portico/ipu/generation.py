@@ -122,7 +122,7 @@ def _run_on_host(module: nn.Module, convert: Convert) -> Convert:
     return run
 
 
-def with_decoder_start(inputs: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
+def add_decoder_start(inputs: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
     """Return inputs for one forward pass: an encoder-decoder without labels or decoder inputs gets a first token."""
     has_tokens = any(inputs.get(name) is not None for name in ("labels", "decoder_input_ids"))
     if has_tokens or not model.config.is_encoder_decoder:

@@ -32,7 +32,7 @@ class IPUDescentRun(DescentRun):
         self._weights_before = self._weights_to_compare()
 
     @override
-    def before_optimizer_step(self) -> None:
+    def prepare_optimizer_step(self) -> None:
         self._fire("on_pre_optimizer_step")
 
 

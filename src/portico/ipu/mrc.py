@@ -68,10 +68,10 @@ class IPUMRCExperiment(MRCExperiment):
         return super().make_trainer(args, training=training)
 
     def _trainer(self) -> Any:
-        return partial(_padding_trainer, super()._trainer(), self.preprocess.max_seq_length, ipu_config=self.strategy)
+        return partial(_make_trainer, super()._trainer(), self.preprocess.max_seq_length, ipu_config=self.strategy)
 
     def _inference(self, reader: ModelAndTokenizer, args: IPUTrainingArguments) -> IPUInference:
-        collator = _padding_collator(reader.model, reader.tokenizer, self.preprocess.max_seq_length)
+        collator = _make_collator(reader.model, reader.tokenizer, self.preprocess.max_seq_length)
         return IPUInference(reader, args, data_collator=collator, ipu_config=self.strategy)
 
     def report_sections(self, trainer: IPUMRCTrainer) -> Mapping[str, str]:
@@ -81,11 +81,11 @@ class IPUMRCExperiment(MRCExperiment):
         return {"The pipeline": f"{pipeline_picture(report)}<pre>{escape(report.text())}</pre>"}
 
 
-def _padding_trainer(trainer: Callable[..., IPUMRCTrainer], max_length: int, **parts: Any) -> IPUMRCTrainer:
-    parts["data_collator"] = _padding_collator(parts["model"], parts["processing_class"], max_length)
+def _make_trainer(trainer: Callable[..., IPUMRCTrainer], max_length: int, **parts: Any) -> IPUMRCTrainer:
+    parts["data_collator"] = _make_collator(parts["model"], parts["processing_class"], max_length)
     return trainer(**parts)
 
 
-def _padding_collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> DataCollator:
+def _make_collator(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> DataCollator:
     padded = DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
     return head_collator(head_of(model), tokenizer, padded)

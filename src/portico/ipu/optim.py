@@ -105,13 +105,13 @@ class OptimizerConversion:
         for group in optimizer.param_groups:
             _check_convertible(optimizer, group)
             kept = {key: group[key] for key in ("initial_lr", *keys) if key in group}
-            groups.append({**kept, "params": self.trained_parameters(group["params"])})
+            groups.append({**kept, "params": self.find_trained_parameters(group["params"])})
         defaults = {key: optimizer.param_groups[0][key] for key in keys}
-        converted = getattr(backend.optim, name)(groups, **defaults, **_accepted(name, optimizer, options))
+        converted = getattr(backend.optim, name)(groups, **defaults, **_select_options(name, optimizer, options))
         self._carry_state(optimizer, converted)
         return converted
 
-    def trained_parameters(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    def find_trained_parameters(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
         """Return the parameters that are trained in place of these."""
         if any(id(parameter) not in self._names for parameter in parameters):
             raise InputError(
@@ -152,7 +152,7 @@ def _check_convertible(optimizer: torch.optim.Optimizer, given: Mapping[str, Any
             )
 
 
-def _accepted(name: str, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> dict[str, Any]:
+def _select_options(name: str, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> dict[str, Any]:
     if name == "RMSprop":
         if options["max_grad_norm"]:
             logger.warning(
@@ -173,11 +173,11 @@ def rebind_schedule(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
     step = type(optimizer).step
 
     @functools.wraps(step)
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def call_step(*args: Any, **kwargs: Any) -> Any:
         return step(optimizer, *args, **kwargs)
 
     # torch's schedules warn about an optimizer whose `step` they have not wrapped.
-    wrapper: Any = counted
+    wrapper: Any = call_step
     wrapper._wrapped_by_lr_sched = True
     rebound: Any = optimizer
     rebound.step = wrapper

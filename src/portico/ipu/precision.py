@@ -30,11 +30,11 @@ class IPUPrecision(Precision):
 
     def __init__(self, precision: PrecisionName = "32-true") -> None:
         if precision not in PRECISIONS:
-            raise _unsupported(precision)
+            raise _build_error(precision)
         self.precision = precision
 
     @classmethod
-    def like(cls, plugin: Precision) -> "IPUPrecision":
+    def convert(cls, plugin: Precision) -> "IPUPrecision":
         """Return the counterpart of the plugin that Lightning chose for a ``precision``."""
         if isinstance(plugin, cls):
             return plugin
@@ -42,7 +42,7 @@ class IPUPrecision(Precision):
             for precision in PRECISIONS:
                 if plugin.precision == precision:
                     return cls(precision)
-        raise _unsupported(str(plugin.precision))
+        raise _build_error(str(plugin.precision))
 
     @override
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -72,7 +72,7 @@ class IPUPrecision(Precision):
         return result
 
 
-def _unsupported(precision: str) -> InputError:
+def _build_error(precision: str) -> InputError:
     return InputError(
         f"`precision={precision!r}` is not supported on IPUs; use '32-true', '16-true' for half precision weights and "
         "activations, or '16-mixed' for half precision activations."

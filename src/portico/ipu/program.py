@@ -170,16 +170,16 @@ def step_arguments(batch: Nested, indices: tuple[int, ...], num_micro_batches: i
     A Python number would be compiled into the program as a constant.
     """
     numbers = [torch.full((num_micro_batches,), index, dtype=torch.int32) for index in indices]
-    return (_as_inputs(batch, num_micro_batches), *numbers)
+    return (_convert_to_inputs(batch, num_micro_batches), *numbers)
 
 
-def _as_inputs(batch: Nested, num_micro_batches: int) -> Nested:
+def _convert_to_inputs(batch: Nested, num_micro_batches: int) -> Nested:
     if isinstance(batch, bool | int | float):
         return torch.full((num_micro_batches,), batch)
     if type(batch) is list:
-        return tuple(_as_inputs(item, num_micro_batches) for item in batch)
+        return tuple(_convert_to_inputs(item, num_micro_batches) for item in batch)
     if type(batch) is dict:
-        return {key: _as_inputs(value, num_micro_batches) for key, value in batch.items()}
+        return {key: _convert_to_inputs(value, num_micro_batches) for key, value in batch.items()}
     return batch
 
 

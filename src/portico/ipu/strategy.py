@@ -134,7 +134,7 @@ class IPUStrategy(ParallelStrategy):
 
     @precision_plugin.setter
     def precision_plugin(self, precision_plugin: Precision | None) -> None:
-        self._precision_plugin = None if precision_plugin is None else IPUPrecision.like(precision_plugin)
+        self._precision_plugin = None if precision_plugin is None else IPUPrecision.convert(precision_plugin)
 
     # ---- Life of a run ----
 

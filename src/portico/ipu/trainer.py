@@ -38,7 +38,7 @@ from portico.ipu.data import (
     pad_rows,
     select_rows,
 )
-from portico.ipu.generation import DeviceGenerator, with_decoder_start
+from portico.ipu.generation import DeviceGenerator, add_decoder_start
 from portico.ipu.optim import (
     OptimizerConversion,
     make_optimizer,
@@ -179,7 +179,7 @@ class IPUMixin(Trainer, core=IPUCore):
         if self.compute_loss_func is not None:
             self.loss_function = functools.partial(self.compute_loss_func, num_items_in_batch=None)
         elif self.label_smoother is not None:
-            self.loss_function = functools.partial(self.label_smoother, **self._core.smoothing_options(model))
+            self.loss_function = functools.partial(self.label_smoother, **self._core.get_smoothing_options(model))
         # `compute_loss` takes what the program computed.
         self.compute_loss_func = self.label_smoother = None
         self._train_batch_size = self.combined_train_batch_size
@@ -337,7 +337,7 @@ class IPUMixin(Trainer, core=IPUCore):
         """Compile a program of :meth:`wrap_model` for combined batches like ``sample_batch``, and return it."""
         if not model.isCompiled():
             batch = self._precision.convert_input(dict(sample_batch))
-            self._before_compilation(model, batch)
+            self._prepare_compilation(model, batch)
             # Programs are compiled for devices that no other program holds.
             self.programs.attach(model)
             model.compile(**batch)
@@ -396,7 +396,7 @@ class IPUMixin(Trainer, core=IPUCore):
         """Return generated tokens, ``int64 [rows, length]``, with the options of ``transformers``' ``generate``."""
         if self._generator is None:
             model: Any = self.model
-            sample = self._precision.convert_input(with_decoder_start(inputs, model))
+            sample = self._precision.convert_input(add_decoder_start(inputs, model))
             self._generator = DeviceGenerator(
                 model,
                 self.programs,
@@ -409,7 +409,7 @@ class IPUMixin(Trainer, core=IPUCore):
 
     # ---- Placement ----
 
-    def _before_compilation(self, program: "backend.PoplarExecutor", batch: Mapping[str, Any]) -> None:
+    def _prepare_compilation(self, program: "backend.PoplarExecutor", batch: Mapping[str, Any]) -> None:
         """Restore the placement and the mode of the program's model, which another program may have changed."""
         is_training = program is self.training_model
         self._place_for(is_training, self.model, batch)
@@ -435,7 +435,7 @@ class IPUMixin(Trainer, core=IPUCore):
             self.placement = place(model, micro_batch, config, is_forced=self._is_forced)
         self._is_placed_for_training = training
         if training and self.placement is not None and self.placement_report is None:
-            self.placement_report = PlacementReport.of(
+            self.placement_report = PlacementReport.create(
                 self.placement, model, config, micro_batch_size=size, optimizer=self.optimizer
             )
             if self.is_world_process_zero():
@@ -474,7 +474,7 @@ class IPUMixin(Trainer, core=IPUCore):
         if isinstance(given, backend.optim.Optimizer):
             conversion = OptimizerConversion(self.original_model, self.model)
             for group in given.param_groups:
-                group["params"] = conversion.trained_parameters(group["params"])
+                group["params"] = conversion.find_trained_parameters(group["params"])
             return
         self.optimizer = self.pytorch_optimizer_to_poptorch(given, self.original_model, self.model)
         if isinstance(self.lr_scheduler, functools.partial):

@@ -35,7 +35,7 @@ from portico.checkpoint.manifest import STATE_FILE
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import averaged_weights, launches_workers
 from portico.compat.transformers import EvalLoopOutput, TrainOutput, logger
-from portico.data.loaders import given_batch_size
+from portico.data.loaders import get_user_batch_size
 from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect
@@ -55,8 +55,8 @@ from portico.loop.plan import ResumePoint, RunPlan
 from portico.loop.run import (
     EventBridge,
     TrainingRun,
-    averaging_callbacks,
     build_lightning_trainer,
+    find_averaging_callbacks,
     fit,
     fresh_state,
     log_training_start,
@@ -198,7 +198,7 @@ class TrainerCore:
         trainer.control = TrainerControl()
         trainer.state = fresh_state(trainer)
         trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
-        trainer._train_batch_size = given_batch_size(trainer.train_dataset) or trainer.args.train_batch_size
+        trainer._train_batch_size = get_user_batch_size(trainer.train_dataset) or trainer.args.train_batch_size
         trainer.control = trainer.callback_handler.on_init_end(trainer.args, trainer.state, trainer.control)
         # As in transformers 5.23: keys and values cached by a decoder are not used in training.
         config: Any = getattr(trainer.model, "config", None)
@@ -276,16 +276,16 @@ class TrainerCore:
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:
             collator = trainer._get_collator_with_removed_columns(collator, description=description)
-        dataset, collator = self.batched_alike(dataset, collator)
+        dataset, collator = self.prepare_batching(dataset, collator)
         return self.datamodule.build_loader(dataset, description=description, collate_fn=collator, **options)
 
-    def batched_alike(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
+    def prepare_batching(self, dataset: "Examples", data_collator: "DataCollator") -> "tuple[Examples, DataCollator]":
         """Return data and collator for a loader; a subclass may return a faster pair that makes the same batches."""
         return dataset, data_collator
 
     # ---- Optimizer and scheduler ----
 
-    def existing_optimizer(self) -> torch.optim.Optimizer:
+    def require_optimizer(self) -> torch.optim.Optimizer:
         if self.trainer.optimizer is None:
             raise InputError("There is no optimizer yet; call `train()` or `create_optimizer()` first.")
         return self.trainer.optimizer
@@ -357,9 +357,9 @@ class TrainerCore:
         )
         start = ResumePoint(*point)
         if checkpoint is not None:
-            plan, start = self.corrections.resumed(plan, start, loader, checkpoint)
+            plan, start = self.corrections.resume(plan, start, loader, checkpoint)
         if trainer.state.global_step >= plan.max_steps and start.epoch < plan.num_train_epochs:
-            start = self.corrections.after_last_step(plan, start)
+            start = self.corrections.resume_after_last_step(plan, start)
         check_best_metric(trainer.args, trainer.eval_dataset, adds_metrics=self.adds_metrics())
         self.corrections.warn_of_steps_without_checkpoint()
         trainer.callback_handler.train_dataloader = loader
@@ -372,7 +372,7 @@ class TrainerCore:
             trial=trial,
             ignore_keys_for_eval=ignore_keys_for_eval,
         )
-        trainer.model_wrapped = model_setup.compiled_for_training(
+        trainer.model_wrapped = model_setup.compile_for_training(
             trainer._wrap_model(trainer.model), trainer.model_wrapped, trainer.args
         )
         resume_point = run.resume_point if checkpoint is not None else None
@@ -442,11 +442,11 @@ class TrainerCore:
                 )
             return trainer.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
         if labels is not None and trainer.label_smoother is not None:
-            options = self.smoothing_options(model)
+            options = self.get_smoothing_options(model)
             return trainer.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch, **options), outputs
         return loss_of(outputs, inputs), outputs
 
-    def smoothing_options(self, model: nn.Module) -> dict[str, bool]:
+    def get_smoothing_options(self, model: nn.Module) -> dict[str, bool]:
         name = type(hf_compat.unwrap_peft_model(self.trainer.accelerator.unwrap_model(model))).__name__
         return {"shift_labels": True} if name in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
 
@@ -596,7 +596,7 @@ class TrainerCore:
         trainer = self.trainer
         parts = self.lightning_parts
         if run is not None:
-            averages = averaging_callbacks(parts["callbacks"])
+            averages = find_averaging_callbacks(parts["callbacks"])
             others = [callback for callback in parts["callbacks"] if callback not in averages]
             parts = {**parts, "callbacks": [*averages, EventBridge(run), *others]}
         plan = run.plan if run is not None else None
@@ -607,7 +607,7 @@ class TrainerCore:
             self.lightning_trainer.num_sanity_val_steps = 0
         trainer.args.lightning_strategy = self.lightning_trainer.strategy
 
-    def lightning_callbacks_of(self, module: TrainerModule) -> list[Callback]:
+    def get_lightning_callbacks(self, module: TrainerModule) -> list[Callback]:
         """Return the callbacks that a user's ``lightning.Trainer`` needs to run ``module``; none for this trainer."""
         if self.lightning_trainer is None:
             # In a worker: the user's trainer pickled the module into it.

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from portico.arguments import correction_names, metric_key
-from portico.checkpoint.resume import restore_order, saved_position
+from portico.checkpoint.resume import read_position, restore_order
 from portico.compat.transformers import find_batch_size, has_length, logger
 from portico.compat.tree import is_per_example, map_tensors
 from portico.data.loaders import (
@@ -58,7 +58,7 @@ class BatchShare:
     num_examples: int
     weight: torch.Tensor | float = 1.0
 
-    def of(self, loss: torch.Tensor) -> torch.Tensor:
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
         # The mean over no label is NaN, and so is NaN times a weight of zero.
         return torch.where(self.num_items > 0, loss * self.weight, 0.0)
 
@@ -100,11 +100,11 @@ class Corrections:
 
     # The loss of a batch
 
-    def applied(self, share: BatchShare | None, *, inputs: "Batch") -> AbstractContextManager["Batch"]:
+    def applying(self, share: BatchShare | None, *, inputs: "Batch") -> AbstractContextManager["Batch"]:
         """Inside the block, compute an evaluation loss: a mean for ``share``, or without it as in transformers."""
         if share is self.share is None and (self._has_watched or self._is_alone(1)):
             return nullcontext(inputs)
-        return self._applied(share, 1, inputs)
+        return self._applying(share, 1, inputs)
 
     def _is_alone(self, num_batches: int) -> bool:
         """Return whether one process makes a step of one batch, so that there is nothing to add up."""
@@ -123,11 +123,11 @@ class Corrections:
 
     @contextmanager
     def _counting(self, num_items: "NumItems", share: BatchShare | None, num_summed: int) -> Iterator["NumItems"]:
-        with self._applied(share, num_summed, None):
+        with self._applying(share, num_summed, None):
             yield self.count_for_loss(num_items, num_summed=num_summed)
 
     @contextmanager
-    def _applied(self, share: BatchShare | None, num_summed: int, inputs: _T) -> Iterator[_T]:
+    def _applying(self, share: BatchShare | None, num_summed: int, inputs: _T) -> Iterator[_T]:
         before, self.share = self.share, share
         self._watched = None
         self._factor = 1
@@ -178,7 +178,7 @@ class Corrections:
 
     # Training
 
-    def shared_out(
+    def split_shares(
         self, window: Sequence["Batch"], loader: "Loader", *, is_summed: bool
     ) -> tuple[list["Batch"], list[BatchShare | None]]:
         """Return the batches to train on, for a window just fetched from ``loader``, and the share of each.
@@ -190,7 +190,7 @@ class Corrections:
         batches, sizes = list(window), [find_batch_size(batch) or 1 for batch in window]
         if not batches:
             return batches, []
-        num_own, num_repeated = own_and_repeated(sizes[-1], loader)
+        num_own, num_repeated = count_repeats(sizes[-1], loader)
         if num_repeated:
             self.warn(
                 "train_duplicates",
@@ -198,7 +198,7 @@ class Corrections:
                 f"{num_repeated} of its examples twice",
             )
         if "train_duplicates" in self and num_own < sizes[-1]:
-            batches[-1], sizes[-1] = with_rows(batches[-1], sizes[-1], num_own or sizes[-1]), num_own
+            batches[-1], sizes[-1] = resize_rows(batches[-1], sizes[-1], num_own or sizes[-1]), num_own
         if self._names & {"loss_scale", "train_duplicates"} and not self._trainer.loss_is_scaled_for_ga:
             return batches, self._shares(batches, sizes)
         if not is_summed and len(set(sizes)) > 1:
@@ -271,7 +271,7 @@ class Corrections:
             f"{checkpoint} under other names and transformers' trainer does not translate them",
         )
 
-    def unlogged_loss(self, tr_loss: torch.Tensor) -> float:
+    def sum_unlogged_loss(self, tr_loss: torch.Tensor) -> float:
         """Return the sum of the losses since the last log: over all processes, or of this one as in transformers."""
         own, mean = tr_loss.item(), self._trainer.accelerator.gather(tr_loss).mean().item()
         # No warning about sums that would be printed the same.
@@ -283,7 +283,7 @@ class Corrections:
             )
         return mean if "train_loss" in self else own
 
-    def resumed(
+    def resume(
         self, plan: "RunPlan", point: ResumePoint, loader: "Loader", checkpoint: str
     ) -> tuple["RunPlan", ResumePoint]:
         """Return plan and position of a resumed run: by the examples it has seen, or by steps as in transformers."""
@@ -319,14 +319,14 @@ class Corrections:
         if "resume_by_examples" not in self:
             return plan, point
         options = {"is_stream": is_stream, "by_epochs": args.max_steps <= 0, "drop_last": plan.drops_examples(size)}
-        plan, point = plan.continued(state.global_step, epoch, num_examples, size=size, **options)
+        plan, point = plan.continue_from(state.global_step, epoch, num_examples, size=size, **options)
         state.max_steps = plan.max_steps
         return plan, point
 
     def _position(self, plan: "RunPlan", checkpoint: str, *, size: int, is_stream: bool) -> tuple[int, int] | None:
         """Return the epoch of a checkpoint and how many of its examples were seen; ``None`` if that is unknown."""
         state, args = self._trainer.state, self._trainer.args
-        position, num_processes = saved_position(checkpoint)
+        position, num_processes = read_position(checkpoint)
         if position is None:
             # Of transformers, whose checkpoints have the batch size of a process and a file of random states for each,
             # but not the accumulation, with which the steps over a stream would be counted.
@@ -411,7 +411,7 @@ class Corrections:
         else:
             self.warn("resume_order", message)
 
-    def after_last_step(self, plan: "RunPlan", point: ResumePoint) -> ResumePoint:
+    def resume_after_last_step(self, plan: "RunPlan", point: ResumePoint) -> ResumePoint:
         """Return where to resume a run that ended inside an epoch: after the end, or as in transformers."""
         self.warn(
             "resume_at_max_steps",
@@ -453,7 +453,7 @@ class EvaluationLoss:
         self._watched = [0.0, 0.0]  # sums of loss x items, and of items
 
     @classmethod
-    def needed_by(cls, trainer: "TrainerHooks", loader: "Loader") -> "EvaluationLoss | None":
+    def create_if_needed(cls, trainer: "TrainerHooks", loader: "Loader") -> "EvaluationLoss | None":
         """Return the mean loss of an evaluation, ``None`` if the mean that transformers computes is right."""
         # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
         is_alone = trainer.accelerator.data_parallel_size == 1
@@ -464,7 +464,7 @@ class EvaluationLoss:
         corrections.watches_evaluation = False
         return cls(trainer, loader, watches=watches)
 
-    def of_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
+    def correcting_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
         """Inside the block, compute the loss of a batch; the context yields the batch without repeated examples."""
         corrections = self._trainer._core.corrections
         labels = inputs.get("labels") if self._watches and isinstance(inputs, Mapping) else None
@@ -473,17 +473,17 @@ class EvaluationLoss:
             self._share = None
             return nullcontext(inputs)
         size = find_batch_size(inputs) or 1
-        num_own, self._num_repeated = own_and_repeated(size, self._loader)
+        num_own, self._num_repeated = count_repeats(size, self._loader)
         evaluated = num_own or size if "eval_duplicates" in corrections else size
         self._sizes = (evaluated, size)
-        inputs = with_rows(inputs, size, evaluated)
+        inputs = resize_rows(inputs, size, evaluated)
         needs_share = self._is_corrected or watches
         self._share = BatchShare(corrections.num_items(inputs, num_own), num_own) if needs_share else None
-        return corrections.applied(self._share if self._is_corrected else None, inputs=inputs)
+        return corrections.applying(self._share if self._is_corrected else None, inputs=inputs)
 
-    def completed(self, outputs: "Nested") -> Any:
+    def complete(self, outputs: "Nested") -> Any:
         """Return the outputs of a batch with as many rows as other processes have, repeating the last row."""
-        return with_rows(outputs, *self._sizes)
+        return resize_rows(outputs, *self._sizes)
 
     def add(self, loss: torch.Tensor) -> None:
         """Add the mean loss of the batch."""
@@ -532,7 +532,7 @@ class EvaluationLoss:
         return float(np.average(mean_B, weights=weight_B)) if weight_B.any() else float("nan")
 
 
-def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
+def count_repeats(size: int, loader: "Loader") -> tuple[int, int]:
     """Count the examples in the last fetched batch of ``size`` that are not repeats, and the repeats in all processes.
 
     The last batches of several processes are completed with examples from the start of the data.
@@ -549,7 +549,7 @@ def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
     return min(max(num_own, 0), size), max(total - loader.remainder, 0)
 
 
-def with_rows(data: "Nested", size: int, num_rows: int) -> Any:
+def resize_rows(data: "Nested", size: int, num_rows: int) -> Any:
     """Return nested tensors of ``size`` rows with ``num_rows`` instead: cut off, or with the last row repeated."""
     if num_rows == size:
         return data

@@ -29,19 +29,19 @@ from torch.utils.data import (
 
 from portico.compat import transformers as hf_compat
 from portico.compat.accelerate import GradientState
-from portico.compat.lightning import overfits, without_shuffling
+from portico.compat.lightning import disable_shuffling, overfits
 from portico.compat.transformers import logger
 from portico.data.loaders import (
     DataLoaderShard,
     SkipBatchSampler,
     StreamShardsLoader,
-    given_batch_size,
+    get_user_batch_size,
+    iterate_to_end,
     num_own_shares,
-    until_end,
 )
 from portico.data.sharding import BatchSamplerShard
 from portico.errors import InputError
-from portico.loop.plan import limited_batches
+from portico.loop.plan import limit_batches
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -100,7 +100,7 @@ class EvaluationFeed:
         self.num_batches = None if length == sys.maxsize else length
         # An empty set is evaluated too, and has no metrics.
         if not self.is_whole and length != 0:
-            self.num_batches = limited_batches(self.num_batches, self.limit, self.limited_by)
+            self.num_batches = limit_batches(self.num_batches, self.limit, self.limited_by)
         is_cut = self.num_batches is not None and self.num_batches < length
         self.limited_to = self.num_batches if is_cut else None
 
@@ -123,7 +123,7 @@ class EvaluationFeed:
         if isinstance(self.loader, StreamShardsLoader):
             self.loader.must_be_even = True
         try:
-            batches = until_end(iter(self.loader))
+            batches = iterate_to_end(iter(self.loader))
             yield from batches if self.is_whole else islice(batches, self.num_batches)
         finally:
             # Lightning does not read to the end, where the accelerator would stop tracking the last batch's size.
@@ -188,7 +188,7 @@ class TrainerDataModule(pl.LightningDataModule):
     def _test_set(self, description: str) -> Any:
         """Return the loader of the user's data module that has one: a trainer has no test set, but evaluation data."""
         hook = _STAGES[description][1]
-        own = next((data for data in self._own_modules() if is_overridden(hook, data)), None)
+        own = next((data for data in self._collect_modules() if is_overridden(hook, data)), None)
         return self.hf_trainer.eval_dataset if own is None else self.loaders_of(own, description)
 
     def _feeds(self, limited_by: str, make_loader: "Callable[[Any], Loader]", given: Any) -> list[EvaluationFeed]:
@@ -227,7 +227,7 @@ class TrainerDataModule(pl.LightningDataModule):
             yield self.loaders_of(data, description)
         except BaseException as error:
             if not self.hf_trainer.is_in_train:  # else Lightning calls the hook
-                for module in {*self._own_modules(), *([data] if is_own else [])}:
+                for module in {*self._collect_modules(), *([data] if is_own else [])}:
                     module.on_exception(error)
             raise
         if not is_set_up:
@@ -237,7 +237,7 @@ class TrainerDataModule(pl.LightningDataModule):
         """Set up the user's data modules for ``stage``, unless they are, and take their loaders again."""
         read = {"fit": ("training", "evaluation"), "validate": ("evaluation",)}.get(stage, ())
         new = [(description, data) for description, data in self._adopted.items() if stage not in self._stages[data]]
-        for data in self._own_modules():
+        for data in self._collect_modules():
             self._set_up(data, stage)
         for description, data in new:
             if description in read:
@@ -245,24 +245,24 @@ class TrainerDataModule(pl.LightningDataModule):
                 setattr(self.hf_trainer, name, self.loaders_of(data, description, stage))
 
     def teardown(self, stage: str) -> None:
-        for data in self._own_modules():
+        for data in self._collect_modules():
             self._tear_down(data, stage)
 
     def on_exception(self, exception: BaseException) -> None:
-        for data in self._own_modules():
+        for data in self._collect_modules():
             data.on_exception(exception)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the user's data modules that have one, by class."""
-        states = {type(data).__qualname__: data.state_dict() for data in self._own_modules()}
+        states = {type(data).__qualname__: data.state_dict() for data in self._collect_modules()}
         return {name: state for name, state in states.items() if state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for data in self._own_modules():
+        for data in self._collect_modules():
             if (state := state_dict.get(type(data).__qualname__)) is not None:
                 data.load_state_dict(state)
 
-    def _own_modules(self) -> list[pl.LightningDataModule]:
+    def _collect_modules(self) -> list[pl.LightningDataModule]:
         """Return the user's data modules, each once, with the current ``lightning.Trainer``."""
         modules = list({id(data): data for data in self._adopted.values()}.values())
         for data in modules:
@@ -346,14 +346,14 @@ class TrainerDataModule(pl.LightningDataModule):
         if is_training and args.train_sampling_strategy != "random":
             different.append(f"train_sampling_strategy={args.train_sampling_strategy!r}")
         message = (
-            f"The {description} loader is used as it is, with batches of {given_batch_size(loader)}: "
+            f"The {description} loader is used as it is, with batches of {get_user_batch_size(loader)}: "
             f"{', '.join(different)} has no effect on it; set it in the loader."
         )
         if different and message not in self._announced:
             self._announced.add(message)
             logger.warning(message)
         repeats = is_training and overfits(self.hf_trainer._core.lightning_trainer)
-        return without_shuffling(loader) if repeats else loader
+        return disable_shuffling(loader) if repeats else loader
 
     def build_loader(
         self,
@@ -462,7 +462,7 @@ def train_sampler(
         return None
     if strategy == "group_by_length":
         batch_size = args.train_batch_size * args.gradient_accumulation_steps
-        return hf_compat.LengthGroupedSampler(batch_size, **_grouping(dataset, args, processing_class))
+        return hf_compat.LengthGroupedSampler(batch_size, **_build_grouping_options(dataset, args, processing_class))
     if strategy == "batch_rebalance":
         return _batch_rebalanced(dataset, args, processing_class, processes_per_batch)
     return SequentialSampler(dataset) if strategy == "sequential" else RandomSampler(dataset)
@@ -477,15 +477,15 @@ def eval_sampler(
     if args.train_sampling_strategy == "group_by_length":
         # A generator seeded here, so that an evaluation draws nothing from the global generator.
         generator = torch.Generator().manual_seed(args.seed if args.data_seed is None else args.data_seed)
-        options = _grouping(dataset, args, processing_class)
+        options = _build_grouping_options(dataset, args, processing_class)
         return hf_compat.LengthGroupedSampler(args.eval_batch_size, **options, generator=generator)
     return SequentialSampler(dataset)
 
 
-def _grouping(
+def _build_grouping_options(
     dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
 ) -> dict[str, Any]:
-    lengths, name = _known_lengths(dataset, args), _first_input_name(processing_class)
+    lengths, name = _read_lengths(dataset, args), _first_input_name(processing_class)
     # Iterated by number, a data set that never raises an IndexError would not end.
     examples = dataset if hasattr(type(dataset), "__iter__") else Subset(dataset, range(len(dataset)))
     return {"dataset": examples, "lengths": lengths, "model_input_name": name}
@@ -497,7 +497,7 @@ def _batch_rebalanced(
     processing_class: "ProcessingClass | None",
     processes_per_batch: int,
 ) -> hf_compat.BatchRebalanceSampler:
-    lengths = _known_lengths(dataset, args)
+    lengths = _read_lengths(dataset, args)
     if lengths is None:
         name = _first_input_name(processing_class) or "input_ids"
         if not isinstance(dataset[0], Mapping) or name not in dataset[0]:
@@ -518,7 +518,7 @@ def _batch_rebalanced(
     )
 
 
-def _known_lengths(dataset: "Examples", args: "TrainingArguments") -> list[int] | None:
+def _read_lengths(dataset: "Examples", args: "TrainingArguments") -> list[int] | None:
     column = args.length_column_name
     if column not in (getattr(dataset, "column_names", None) or ()):
         return None

@@ -66,7 +66,7 @@ class EvaluationSession:
         # Whether the loader knows how many losses of a full batch count for the last, smaller batch; prepared ones do.
         self.repeats_losses = True
         self.output: EvalLoopOutput | None = None
-        self.mean_loss = EvaluationLoss.needed_by(trainer, self.loader)
+        self.mean_loss = EvaluationLoss.create_if_needed(trainer, self.loader)
         self.losses = self._arrays()
         self.logits = self._arrays()
         self.labels = self._arrays()
@@ -105,13 +105,13 @@ class EvaluationSession:
             self.num_observed_examples += size
             self.batch_size = (self.batch_size or size) if self.repeats_losses else size
         mean_loss = self.mean_loss
-        with nullcontext(inputs) if mean_loss is None else mean_loss.of_batch(inputs) as own_inputs:
+        with nullcontext(inputs) if mean_loss is None else mean_loss.correcting_batch(inputs) as own_inputs:
             loss, logits, labels = trainer.prediction_step(
                 self.model, own_inputs, bool(self.prediction_loss_only), ignore_keys=self.ignore_keys
             )
         if mean_loss is not None:
-            logits, labels = mean_loss.completed(logits), mean_loss.completed(labels)
-        self.num_in_batch = next((len(value) for value in _batched(inputs)), size)
+            logits, labels = mean_loss.complete(logits), mean_loss.complete(labels)
+        self.num_in_batch = next((len(value) for value in _iterate_tensors(inputs)), size)
         self.keep(loss, logits, labels, inputs)
         if not self.is_silent:
             trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
@@ -200,7 +200,7 @@ class EvaluationSession:
             mean = self._mean_loss(losses)
             metrics[f"{self.metric_key_prefix}_loss"] = mean if self.mean_loss is None else self.mean_loss.mean(mean)
         self.output = EvalLoopOutput(
-            predictions=logits, label_ids=labels, metrics=self._prefixed(metrics), num_samples=self.num_samples()
+            predictions=logits, label_ids=labels, metrics=self._add_prefix(metrics), num_samples=self.num_samples()
         )
         return self.output
 
@@ -255,14 +255,14 @@ class EvaluationSession:
             values = values[finite]
         return float(values.mean().item())
 
-    def _prefixed(self, metrics: dict[str, Any]) -> dict[str, Any]:
+    def _add_prefix(self, metrics: dict[str, Any]) -> dict[str, Any]:
         prefix = f"{self.metric_key_prefix}_"
         for key in [key for key in metrics if not key.startswith(prefix)]:
             metrics[prefix + key] = metrics.pop(key)
         return metrics
 
 
-def _batched(inputs: "Batch") -> Iterator[torch.Tensor]:
+def _iterate_tensors(inputs: "Batch") -> Iterator[torch.Tensor]:
     """Yield the tensors of a batch that have a row for each example."""
     values = inputs.values() if isinstance(inputs, Mapping) else ()
     return (value for value in values if isinstance(value, torch.Tensor) and value.dim())

@@ -47,7 +47,7 @@ def explain_call(error: Exception, trainer: Any) -> None:
     if misfit is None or _module_of_origin(error).partition(".")[0] not in _LIBRARIES:
         return
     for name, function, expected in _functions_of_user(trainer):
-        if _qualified_name(function) == misfit[1] and not (name in _SIGNATURES and _takes(function, expected)):
+        if _get_qualified_name(function) == misfit[1] and not (name in _SIGNATURES and _takes(function, expected)):
             raise InputTypeError(
                 f"`{name}` is called with the arguments `{_bare(expected)}`, and does not take them: {misfit[0]}."
                 f"{_difference(function, expected)} Define it with parameters for these."
@@ -97,7 +97,7 @@ def _is_own(kind: type) -> bool:
     return kind.__module__.startswith("portico.")
 
 
-def _qualified_name(function: Any) -> str:
+def _get_qualified_name(function: Any) -> str:
     while isinstance(function, partial):
         function = function.func
     if not hasattr(function, "__qualname__"):
@@ -106,7 +106,7 @@ def _qualified_name(function: Any) -> str:
 
 
 def _difference(function: Callable[..., Any], expected: inspect.Signature) -> str:
-    """Return which required parameters a function lacks, which Python does not say, and what it may be meant as."""
+    """Return which required parameters a function lacks, which Python does not say, and what it may be instead."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some functions written in C have no signature
@@ -162,7 +162,7 @@ def explain_failure(error: Exception, loader: "Loader", argument: str, data: obj
         elif cause is None:
             batch = loader.collate_fn(_first_examples(loader.dataset))
             given = set(batch)
-            note = _left_out(data, given)
+            note = _describe_left_out(data, given)
             # The default collator leaves text out.
             in_words = {name: examples[0][name] for name in _LABELS if isinstance(examples[0].get(name), str)}
             if in_words and not given.intersection(_LABELS) and _OF_LABELS.search(str(error)):
@@ -227,7 +227,7 @@ def num_positions(model: nn.Module, config: Any) -> int | None:
     return None
 
 
-def _left_out(data: Any, given: set[str]) -> str | None:
+def _describe_left_out(data: Any, given: set[str]) -> str | None:
     """Return a sentence about the columns of ``data`` that are missing in the batches, which have ``given``."""
     columns = getattr(data, "column_names", None) or _columns_of(_first_examples(data))
     # The default collator makes `labels` of either name.

@@ -87,8 +87,8 @@ class LeanEpochLoop(EpochLoop):
         connector._first_loop_iter = connector._first_loop_iter is None
         results.batch = batch
         results.batch_size = results.dataloader_idx = None
-        hooks.of_callbacks("on_train_batch_start", batch, batch_idx)
-        hooks.of(pl_trainer.strategy, "on_train_batch_start", batch, batch_idx)
+        hooks.call_callbacks("on_train_batch_start", batch, batch_idx)
+        hooks.call_on(pl_trainer.strategy, "on_train_batch_start", batch, batch_idx)
         progress.increment_started()
         if self.runs_own_steps:
             output = self._optimize(batch, batch_idx)
@@ -99,8 +99,8 @@ class LeanEpochLoop(EpochLoop):
         self.update_lr_schedulers("step", update_plateau_schedulers=False)
         if self._num_ready_batches_reached():
             self.update_lr_schedulers("epoch", update_plateau_schedulers=False)
-        hooks.of_callbacks("on_train_batch_end", output, batch, batch_idx)
-        hooks.of(pl_trainer.lightning_module, "on_train_batch_end", output, batch, batch_idx)
+        hooks.call_callbacks("on_train_batch_end", output, batch, batch_idx)
+        hooks.call_on(pl_trainer.lightning_module, "on_train_batch_end", output, batch, batch_idx)
         if results:
             connector.on_batch_end()
         results.batch = results.batch_size = None
@@ -124,7 +124,7 @@ class LeanEpochLoop(EpochLoop):
             index = self.batch_idx if interval == "step" else self.trainer.current_epoch
             if config.interval == interval and (index + 1) % config.frequency == 0:
                 self.scheduler_progress.increment_ready()
-                self.hooks.of(self.trainer.lightning_module, "lr_scheduler_step", config.scheduler, None)
+                self.hooks.call_on(self.trainer.lightning_module, "lr_scheduler_step", config.scheduler, None)
                 self.scheduler_progress.increment_completed()
 
     @override
@@ -143,7 +143,7 @@ class LeanEpochLoop(EpochLoop):
         losses: dict[str, torch.Tensor] = {}
 
         def closure() -> torch.Tensor:
-            loss: torch.Tensor = hooks.of(module, "training_step", batch, batch_idx)
+            loss: torch.Tensor = hooks.call_on(module, "training_step", batch, batch_idx)
             losses["loss"] = loss.detach()
             if self.automatic_optimization._skip_backward:
                 return losses["loss"]
@@ -152,7 +152,7 @@ class LeanEpochLoop(EpochLoop):
                 progress.zero_grad.increment_ready()
                 hooks.call("on_before_zero_grad", optimizer)
                 progress.zero_grad.increment_started()
-                hooks.of(module, "optimizer_zero_grad", pl_trainer.current_epoch, batch_idx, optimizer)
+                hooks.call_on(module, "optimizer_zero_grad", pl_trainer.current_epoch, batch_idx, optimizer)
                 progress.zero_grad.increment_completed()
             hooks.call("on_before_backward", loss)
             module.backward(loss)
@@ -166,7 +166,7 @@ class LeanEpochLoop(EpochLoop):
         else:
             progress.step.increment_ready()
             optimizer = strategy._lightning_optimizers[0]
-            hooks.of(module, "optimizer_step", pl_trainer.current_epoch, batch_idx, optimizer, closure)
+            hooks.call_on(module, "optimizer_step", pl_trainer.current_epoch, batch_idx, optimizer, closure)
             progress.step.increment_completed()
         return losses
 
@@ -179,7 +179,7 @@ def step_optimizer(pl_trainer: pl.Trainer, optimizer: Optimizer, closure: Callab
         return
     closure()
     loop.hooks.call("on_before_optimizer_step", optimizer)
-    loop.hooks.of(
+    loop.hooks.call_on(
         module,
         "configure_gradient_clipping",
         optimizer,
@@ -233,7 +233,7 @@ class LeanEvaluationLoop(EvaluationLoop):
         hooks.call(f"on_{stage}_batch_start", batch, batch_idx)
         progress.increment_started()
         runner = pl_trainer.lightning_module if self.runs_own_steps else pl_trainer.strategy
-        output = hooks.of(runner, f"{stage}_step", batch, batch_idx)
+        output = hooks.call_on(runner, f"{stage}_step", batch, batch_idx)
         progress.increment_processed()
         hooks.call(f"on_{stage}_batch_end", output, batch, batch_idx)
         if results:
@@ -260,7 +260,7 @@ def _takes_plain_steps(strategy: Strategy) -> bool:
     return is_plain and (only_casts or type(precision) is Precision)
 
 
-def without_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
+def disabling_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
     """Return a context that disables the autocast that Lightning puts around a whole step.
 
     Under transformers only the model's forward casts. Public already; here because ``plugin.device`` is undocumented.
@@ -280,10 +280,10 @@ class _DefinedHooks:
 
     def call(self, name: str, *args: object) -> None:
         """Call the hook of the callbacks, then the hook of the module."""
-        self.of_callbacks(name, *args)
-        self.of(self.module, name, *args)
+        self.call_callbacks(name, *args)
+        self.call_on(self.module, name, *args)
 
-    def of_callbacks(self, name: str, *args: object) -> None:
+    def call_callbacks(self, name: str, *args: object) -> None:
         """Call the hook of each callback."""
         nothing, state = getattr(pl.Callback, name), self.module.__dict__
         outer, state["_current_fx_name"] = state["_current_fx_name"], name
@@ -293,7 +293,7 @@ class _DefinedHooks:
                 hook(self.trainer, self.module, *args)
         state["_current_fx_name"] = outer
 
-    def of(self, owner: pl.LightningModule | Strategy, name: str, *args: object, **kwargs: object) -> Any:
+    def call_on(self, owner: pl.LightningModule | Strategy, name: str, *args: object, **kwargs: object) -> Any:
         """Call the hook of the module or of the strategy, and return what it returned."""
         hook = getattr(owner, name)
         if getattr(hook, "__func__", hook) is getattr(pl.LightningModule, name, None):

@@ -68,7 +68,7 @@ class TorchMetrics:
         self.metrics = collection.clone() if own else collection
         # An interrupted evaluation may have left counts behind.
         self.metrics.reset()
-        self._by_form = _by_form(self.metrics)
+        self._by_form = _split_by_form(self.metrics)
         self._shifts_labels = shifts_labels
         self._num_updates = 0
 
@@ -78,7 +78,7 @@ class TorchMetrics:
             self.metrics.to(labels.device)
         try:
             for form, metrics in self._by_form.items():
-                formed = _formed(form, logits, labels, shifts_labels=self._shifts_labels)
+                formed = _convert(form, logits, labels, shifts_labels=self._shifts_labels)
                 if self._num_updates == 0:
                     _refuse_scores_of_classes(form, metrics, *formed)
                 metrics.update(*formed)
@@ -86,8 +86,8 @@ class TorchMetrics:
             raise
         except Exception as error:
             error.add_note(
-                f"The metrics in `compute_metrics` were updated with preds={_described(logits)} and "
-                f"target={_described(labels)}; convert the logits to the form they take in "
+                f"The metrics in `compute_metrics` were updated with preds={_describe_shapes(logits)} and "
+                f"target={_describe_shapes(labels)}; convert the logits to the form they take in "
                 "`preprocess_logits_for_metrics`, and set `ignore_index=-100` where labels are padded."
             )
             raise
@@ -127,7 +127,7 @@ def _form(metric: Metric) -> str:
     return _AS_THEY_ARE
 
 
-def _by_form(metrics: MetricCollection) -> dict[str, MetricCollection]:
+def _split_by_form(metrics: MetricCollection) -> dict[str, MetricCollection]:
     """Split ``metrics`` by the form of input that they take; metric objects and names stay the same."""
     parts: dict[str, dict[str, Metric]] = {}
     for name, metric in metrics.items(keep_base=True, copy_state=False):
@@ -138,7 +138,7 @@ def _by_form(metrics: MetricCollection) -> dict[str, MetricCollection]:
     return {form: MetricCollection(part, **names) for form, part in parts.items()}  # type: ignore[arg-type]
 
 
-def _formed(form: str, logits: "Nested", labels: "Nested", *, shifts_labels: bool) -> tuple["Nested", "Nested"]:
+def _convert(form: str, logits: "Nested", labels: "Nested", *, shifts_labels: bool) -> tuple["Nested", "Nested"]:
     """Return logits and labels in ``form``; if a model has several outputs, the first one is the logits."""
     if form == _AS_THEY_ARE:
         return logits, labels
@@ -199,7 +199,7 @@ def plain_values(result: object) -> Any:
     return result
 
 
-def _described(data: "Nested") -> str:
+def _describe_shapes(data: "Nested") -> str:
     described = map_tensors(lambda tensor: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}", data)
     return str(described)
 

@@ -180,7 +180,7 @@ def refuse_unusable_quantized_weights(model: nn.Module, args: "TrainingArguments
         )
 
 
-def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArguments") -> Any:
+def compile_for_training(model: nn.Module, wrapped: Any, args: "TrainingArguments") -> Any:
     """Return ``model``, compiled if ``torch_compile`` is set; ``wrapped``, of an earlier run, is reused if it fits."""
     # `_orig_mod` marks the wrapper that `torch.compile` returns.
     backend: Any = args.torch_compile_backend
@@ -261,7 +261,7 @@ def progress_callback() -> type[TrainerCallback]:
     return hf_compat.NotebookProgressCallback if hf_compat.is_in_notebook() else ProgressCallback
 
 
-def made_logger(part: object, folder: str) -> Any:
+def make_logger(part: object, folder: str) -> Any:
     """Return a Lightning logger: an object, an instance of a class, or by its short name a logger in ``folder``.
 
     What leads elsewhere in ``folder``, where the logger writes, is removed.

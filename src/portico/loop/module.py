@@ -23,7 +23,7 @@ from portico.distributed.model_parallel import ShardedStrategy, is_empty
 from portico.distributed.processes import connect
 from portico.errors import InputError
 from portico.loop.evaluation import EvaluationSession, LoopEvaluation
-from portico.loop.lean import step_optimizer, without_autocast
+from portico.loop.lean import disabling_autocast, step_optimizer
 from portico.loop.model_setup import describe_model, model_like
 from portico.loop.optim import STEP_AFTER_EVALUATION, schedule_new_groups, scheduler_config
 
@@ -139,7 +139,7 @@ class TrainerModule(pl.LightningModule):
                 "This module was loaded without a trainer, so it has no data, loss or optimizer, and only computes "
                 "`module(**inputs)`; load it with `TrainerModule.load_from_checkpoint(path, trainer=trainer)`."
             )
-        return self.hf_trainer._core.lightning_callbacks_of(self)
+        return self.hf_trainer._core.get_lightning_callbacks(self)
 
     def train_dataloader(self) -> Any:
         return self.hf_trainer._core.datamodule.train_dataloader()
@@ -184,7 +184,7 @@ class TrainerModule(pl.LightningModule):
         run = self.run
         for observer in observers.active:
             observer.on_training_step_begin(self.hf_trainer, run.model_wrapped, batch)
-        with without_autocast(self.trainer.strategy):
+        with disabling_autocast(self.trainer.strategy):
             loss = self.hf_trainer.training_step(run.model_wrapped, batch, run.num_items_in_batch)
         for observer in observers.active:
             observer.on_training_step_end(self.hf_trainer, run.model_wrapped, loss)
@@ -215,7 +215,7 @@ class TrainerModule(pl.LightningModule):
             scaler.unscale_(optimizer)
         # Clipped in the order of `model.parameters()`, as accelerate does. Lightning goes through the optimizer's
         # groups; a norm is a float sum, whose last bits depend on the order (4e-5 after 26 steps, measured).
-        self.run.before_optimizer_step()
+        self.run.prepare_optimizer_step()
         current = self.hf_trainer.optimizer
         if current is not self._optimizer_in_use:
             # Replaced on the trainer since the start, by a callback for example; transformers steps it from here on.
@@ -242,7 +242,7 @@ class TrainerModule(pl.LightningModule):
         step_optimizer(self.trainer, steppable, optimizer_closure)
         accelerator = self.hf_trainer.accelerator
         accelerator.optimizer_step_was_skipped = not steppable.has_stepped and accelerator.may_skip_steps
-        run.after_optimizer_step()
+        run.finish_optimizer_step()
 
     def lr_scheduler_step(self, scheduler: "LRScheduler", metric: object) -> None:
         # A step skipped by the gradient scaler does not move the scheduler (transformers 5.23, `_run_epoch`).
@@ -280,7 +280,7 @@ class TrainerModule(pl.LightningModule):
         if self._own_evaluation is not None and self._own_evaluation.is_innermost:
             self._own_evaluation.begin_loader(dataloader_idx)
         assert self.evaluation is not None
-        with without_autocast(self.trainer.strategy):
+        with disabling_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
     # A prediction runs in Lightning's test loop (`portico.compat.lightning.run_nested_evaluation` says why).
@@ -289,7 +289,7 @@ class TrainerModule(pl.LightningModule):
     def predict_step(self, batch: "Batch", batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Return the logits of a batch, as ``preprocess_logits_for_metrics`` makes them."""
         trainer = self.hf_trainer
-        with without_autocast(self.trainer.strategy):
+        with disabling_autocast(self.trainer.strategy):
             _, logits, labels = trainer.prediction_step(self.model, batch, prediction_loss_only=False)
         if logits is not None and trainer.preprocess_logits_for_metrics is not None:
             logits = trainer.preprocess_logits_for_metrics(logits, labels)
@@ -393,7 +393,7 @@ class BackwardPass:
         return loss
 
 
-def _of_optimizer(name: str) -> property:
+def _delegate_to_optimizer(name: str) -> property:
     """Return a property that reads, sets and deletes the attribute ``name`` of the wrapped optimizer."""
     return property(
         lambda self: getattr(self._optimizer, name),
@@ -414,8 +414,8 @@ class _ClosureFirst:
     """
 
     # A gradient scaler sets what a fused optimizer is to divide by, and deletes it after the step.
-    grad_scale = _of_optimizer("grad_scale")
-    found_inf = _of_optimizer("found_inf")
+    grad_scale = _delegate_to_optimizer("grad_scale")
+    found_inf = _delegate_to_optimizer("found_inf")
 
     def __init__(self, optimizer: "Optimizer") -> None:
         self.has_stepped = False

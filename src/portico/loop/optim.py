@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers import get_scheduler
 
 from portico.compat import transformers as hf_compat
-from portico.distributed.model_parallel import by_mesh
+from portico.distributed.model_parallel import group_by_mesh
 from portico.errors import InputError, InputTypeError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) 
         {"params": [parameter for name, parameter in trainable if name in chosen], "weight_decay": weight_decay},
         {"params": [parameter for name, parameter in trainable if name not in chosen], "weight_decay": 0.0},
     ]
-    if len(by_mesh(parameter for _, parameter in trainable)) == 1:
+    if len(group_by_mesh(parameter for _, parameter in trainable)) == 1:
         return groups
-    return [{**group, "params": same} for group in groups for same in by_mesh(group["params"]).values()]
+    return [{**group, "params": same} for group in groups for same in group_by_mesh(group["params"]).values()]
 
 
 def build_optimizer(
@@ -171,7 +171,7 @@ def schedule_new_groups(scheduler: "Scheduler | None", optimizer: torch.optim.Op
 
 
 def drop_misfit_states(optimizer: Any, model: nn.Module, shapes: Mapping[str, torch.Size]) -> None:
-    """Drop the states of parameters whose shape is not in ``shapes``, those of the last training, with a warning.
+    """Drop the states of parameters whose shape is not in ``shapes``, the shapes of the last training, with a warning.
 
     ``model.resize_token_embeddings`` changes parameters in place. Fused kernels then read beyond the states, which
     ends the interpreter, also under transformers.
@@ -202,7 +202,7 @@ class _Detached:
         return getattr(self.__dict__["_scheduler"], name)
 
 
-def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+def resolve_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
     """Return the class and the keyword arguments of the optimizer named by ``args.optim``.
 
     A missing package, and arguments that do not fit it, raise ``InputError`` (and ``ImportError``).

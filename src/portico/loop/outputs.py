@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from portico.compat.transformers import logger
-from portico.compat.tree import map_tensors, named_tensors
+from portico.compat.tree import collect_tensors, map_tensors
 from portico.errors import InputError, InputRuntimeError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _GROWS_IN_PLACE = sys.platform == "linux"
 
 
 def _memory(num_bytes: int, earlier: mmap.mmap | None = None) -> mmap.mmap:
-    """Return memory of ``num_bytes``, at least one byte, keeping what fits of ``earlier``, which must have no views.
+    """Return a buffer of ``num_bytes`` that starts with the contents of ``earlier``; no views of it may exist.
 
     A memory map grows by moving pages instead of bytes, and its pages cost nothing until they are written; growing an
     array holds it twice for a while. The pages are freed with the last view.
@@ -95,7 +95,7 @@ class GrowingArray:
         if tensor.is_cpu:
             self._store(tensor)
             return
-        self._on_device.append(_without_surroundings(tensor))
+        self._on_device.append(_compact(tensor))
         if len(self._on_device) == self.move_every:
             self._take_from_device()
 
@@ -212,14 +212,14 @@ class OutputBuffer:
         Outputs ``by_example`` are joined to one list, an entry for each example.
         """
         if by_example and not self._columns and self._only is None:
-            self._examples += to_arrays(list(tensors))  # type: ignore[arg-type]
+            self._examples += convert_to_arrays(list(tensors))  # type: ignore[arg-type]
             return
         if isinstance(tensors, torch.Tensor) and not self._columns:
             if self._only is None:
                 self._only = GrowingArray(**self._options)
             self._only.append(tensors)
             return
-        outputs = named_tensors(tensors)
+        outputs = collect_tensors(tensors)
         if not self._columns and self._only is None:
             self._columns = {name: GrowingArray(**self._options) for name in outputs}
             self._form = map_tensors(lambda tensor: tensor.new_empty(0), tensors)
@@ -227,7 +227,7 @@ class OutputBuffer:
             # Lists come from objects of several processes: entries that only some batches have are dropped, as
             # transformers does.
             length = min(len(tensors), len(self._form))
-            self._form, outputs = self._form[:length], named_tensors(tensors[:length])
+            self._form, outputs = self._form[:length], collect_tensors(tensors[:length])
             self._columns = {name: column for name, column in self._columns.items() if name in outputs}
         if self._only is None and self._columns.keys() < outputs.keys() and isinstance(tensors, Mapping):
             # As transformers does: later batches may have more outputs than the first, which are left out.
@@ -271,7 +271,7 @@ class OutputList:
 
     def add(self, tensors: "Nested | None", *, by_example: bool = False) -> None:
         """Keep the outputs of one batch, whether or not they have an entry for each example."""
-        self._on_device.append(map_tensors(_without_surroundings, tensors))
+        self._on_device.append(map_tensors(_compact, tensors))
         if len(self._on_device) == self.move_every:
             self._move()
 
@@ -283,20 +283,20 @@ class OutputList:
 
     def _move(self) -> None:
         while self._on_device:
-            self._moved.append(to_arrays(self._on_device.pop(0)))
+            self._moved.append(convert_to_arrays(self._on_device.pop(0)))
 
 
-def to_arrays(data: "Nested") -> Any:
+def convert_to_arrays(data: "Nested") -> Any:
     """Turn nested tensors into nested arrays; bfloat16, which numpy lacks, becomes float32."""
 
-    def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    def convert(tensor: torch.Tensor) -> npt.NDArray[Any]:
         tensor = tensor.detach().cpu()
         return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
-    return map_tensors(to_array, data)
+    return map_tensors(convert, data)
 
 
-def _without_surroundings(tensor: torch.Tensor) -> torch.Tensor:
+def _compact(tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor``, copied if it is a view that would keep a larger tensor alive."""
     tensor = tensor.detach()
     return tensor if tensor.untyped_storage().nbytes() <= tensor.nbytes else tensor.clone()

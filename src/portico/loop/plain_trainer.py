@@ -92,10 +92,10 @@ class PlainTrainerBridge(EventBridge):
             self._set(pl_trainer, "limit_val_batches", 0)
         self._contexts.enter_context(_training(trainer))
         self._contexts.enter_context(lightning_compat.unscaled_losses(pl_trainer))
-        given = lightning_compat.given_train_loader(pl_trainer)
+        given = lightning_compat.get_user_train_loader(pl_trainer)
         if given is not None and lightning_compat.overfits(pl_trainer):
-            given = lightning_compat.without_shuffling(given)
-        loader = trainer.get_train_dataloader() if given is None else _prepared(given, trainer)
+            given = lightning_compat.disable_shuffling(given)
+        loader = trainer.get_train_dataloader() if given is None else _prepare_loader(given, trainer)
         plan, self._is_limited = _plan_of(pl_trainer, trainer, loader)
         self.run = trainer._core.set_up_run(plan, loader)
         self.run.is_lightnings = True
@@ -228,7 +228,7 @@ def _check_callback(callback: Callback, module: "TrainerModule") -> None:
         )
 
 
-def _prepared(given: Any, trainer: "TrainerHooks") -> Any:
+def _prepare_loader(given: Any, trainer: "TrainerHooks") -> Any:
     if isinstance(given, list | tuple | dict):
         raise InputError(
             f"`lightning.Trainer.fit` got a {type(given).__name__} of loaders to train on; give one loader, or "

@@ -21,7 +21,7 @@ class ResumePoint:
     num_examples_to_skip: int | None = None  # where they were not batches of this size
 
     @classmethod
-    def after(
+    def locate(
         cls, global_step: int, *, num_update_steps_per_epoch: int, gradient_accumulation_steps: int, skips_data: bool
     ) -> "ResumePoint":
         """Return where a run continues after ``global_step`` optimizer steps.
@@ -32,7 +32,7 @@ class ResumePoint:
         return cls(epoch, step * gradient_accumulation_steps if skips_data else 0)
 
 
-def limited_batches(num_batches: Any, limit: float, name: str) -> Any:
+def limit_batches(num_batches: Any, limit: float, name: str) -> Any:
     """Return how many of ``num_batches`` (``None``: unknown) are left by ``limit``, a number or a fraction.
 
     ``name`` is the argument of ``lightning.Trainer`` that sets ``limit``.
@@ -112,7 +112,7 @@ class RunPlan:
         counts = (epochs, per_epoch, examples, samples, total_train_batch_size, num_batches, max_steps)
         return cls(*counts, gradient_accumulation_steps)
 
-    def continued(
+    def continue_from(
         self,
         global_step: int,
         epoch: int,

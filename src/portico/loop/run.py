@@ -106,20 +106,14 @@ from portico.compat import lightning as lightning_compat
 from portico.compat.transformers import TrainOutput, get_model_param_count, has_length, logger
 from portico.data.loaders import (
     DataLoaderShard,
+    iterate_to_end,
     num_examples_in_round,
     skip_first_batches,
     skip_first_examples,
-    until_end,
 )
 from portico.distributed.placement import cluster_plugins, run_placement
 from portico.distributed.precision import autocast_forward
-from portico.distributed.processes import (
-    Declarations,
-    begin_call,
-    inside_worker,
-    kill_children,
-    kill_children_on_error,
-)
+from portico.distributed.processes import Declarations, begin_call, is_in_worker, kill_children, kill_children_on_error
 from portico.distributed.signals import disable_sigterm_handler, ending_plainly, stop_between_batches
 from portico.errors import InputError
 from portico.loop.lean import use_lean_loops
@@ -164,7 +158,7 @@ class EventBridge(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run.begin()
         # Lightning skips `on_train_epoch_start` for an epoch resumed in the middle (`_FitLoop.on_advance_start`).
-        if lightning_compat.restarted_mid_epoch(trainer):
+        if lightning_compat.is_restarted_mid_epoch(trainer):
             self.run.begin_epoch(trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -270,7 +264,7 @@ class TrainingRun:
         state.compute_steps(trainer.args, plan.max_steps)
         self.core.adopt_state(state)
         self.rng_states = saved.get("rng_states")
-        self.resume_point = ResumePoint.after(
+        self.resume_point = ResumePoint.locate(
             trainer.state.global_step,
             num_update_steps_per_epoch=plan.num_update_steps_per_epoch,
             gradient_accumulation_steps=plan.gradient_accumulation_steps,
@@ -309,14 +303,14 @@ class TrainingRun:
 
     def save_lightning_states(self, folder: str) -> None:
         """Write the states of Lightning's callbacks and of the user's data modules into a checkpoint."""
-        states = self._lightning_states()
+        states = self._collect_states()
         pl_trainer, module = self.core.lightning_trainer, self.core.module
         # What callbacks add to a checkpoint of Lightning, such as the averages of weights.
         added: dict[str, Any] = {}
         parts = self._stateful().values()
         adding = [part for part in parts if isinstance(part, Callback) and _adds_to_checkpoints(part)]
         if adding:
-            checkpoint = self._lightning_checkpoint(module)
+            checkpoint = self._build_checkpoint(module)
             usual = set(checkpoint)
             for callback in adding:
                 callback.on_save_checkpoint(pl_trainer, module, checkpoint)
@@ -324,7 +318,7 @@ class TrainingRun:
         self.states_written = pickled(states) if states else None
         save_lightning_states(self.core.checkpoint_parts(), Path(folder), states | added)
 
-    def _lightning_states(self) -> dict[str, Any]:
+    def _collect_states(self) -> dict[str, Any]:
         return {name: state for name, part in self._stateful().items() if (state := part.state_dict())}
 
     def _update_lightning_states(self) -> None:
@@ -334,7 +328,7 @@ class TrainingRun:
         """
         written, self.states_written = self.states_written, None
         folder = self.last_checkpoint
-        states = self._lightning_states()
+        states = self._collect_states()
         if folder is not None and folder.is_dir() and pickled(states) != written:
             update_lightning_states(self.core.checkpoint_parts(), folder, states)
 
@@ -349,7 +343,7 @@ class TrainingRun:
             for name, state in states.items()
             if name.startswith(_IN_CHECKPOINT)
         }
-        checkpoint = {**self._lightning_checkpoint(module), **added} if added else {}
+        checkpoint = {**self._build_checkpoint(module), **added} if added else {}
         missing = [name for name, part in stateful.items() if name not in states and part.state_dict()]
         if missing:
             logger.warning(
@@ -362,7 +356,7 @@ class TrainingRun:
             if name in states:
                 part.load_state_dict(states[name])
 
-    def _lightning_checkpoint(self, module: "TrainerModule") -> dict[str, Any]:
+    def _build_checkpoint(self, module: "TrainerModule") -> dict[str, Any]:
         pl_trainer = self.core.lightning_trainer
         counts = {"epoch": pl_trainer.current_epoch, "global_step": self.trainer.state.global_step}
         return {**counts, "state_dict": module.state_dict()}
@@ -421,10 +415,10 @@ class TrainingRun:
                 self.checkpoint, loader, self.epoch, restore=restore if late_rng else None
             )
         if trainer.args.save_strategy != "no":
-            self.epoch_start = EpochStart.of(loader, trainer.args)
+            self.epoch_start = EpochStart.capture(loader, trainer.args)
             if "resume_order" in self.core.corrections:
                 self.epoch_start.watch(loader, trainer.args)
-        batches = until_end(iter(loader))
+        batches = iterate_to_end(iter(loader))
         last_step = plan.num_update_steps_per_epoch - 1
         for update_step in range(first_update_step, last_step + 1):
             self._follow_arguments()
@@ -435,7 +429,7 @@ class TrainingRun:
             window, self.num_items_in_batch = trainer.get_batch_samples(batches, num_planned, self.device)
             trainer.current_gradient_accumulation_steps = len(window)
             is_summed = self.core.sums_losses(self.num_items_in_batch)
-            window, shares = self.core.corrections.shared_out(window, loader, is_summed=is_summed)
+            window, shares = self.core.corrections.split_shares(window, loader, is_summed=is_summed)
             if 0 < len(window) < num_planned and not has_length(self.loader):
                 self._end_stream(update_step, len(window))
             if late_rng:
@@ -546,7 +540,7 @@ class TrainingRun:
         trainer._track_num_input_tokens(inputs)
         self.step_to_count = None
 
-    def before_optimizer_step(self) -> None:
+    def prepare_optimizer_step(self) -> None:
         """Clip the gradients, note their norm and fire ``on_pre_optimizer_step``."""
         trainer = self.trainer
         if trainer.args.stop_on_nan:
@@ -554,7 +548,7 @@ class TrainingRun:
         self.grad_norm = self.core.clip_and_measure_gradients()
         self._fire("on_pre_optimizer_step")
 
-    def after_optimizer_step(self) -> None:
+    def finish_optimizer_step(self) -> None:
         self._fire("on_optimizer_step")
         # Before the scheduler moves: the logged learning rate is the rate of this step.
         # A callback of the user's `lightning.Trainer` may have replaced the scheduler.
@@ -702,7 +696,7 @@ def log_training_start(
         logger.info(line)
 
 
-def averaging_callbacks(callbacks: Sequence[Callback]) -> list[WeightAveraging]:
+def find_averaging_callbacks(callbacks: Sequence[Callback]) -> list[WeightAveraging]:
     """Return the callbacks that average weights: they run before the event bridge, which evaluates and saves."""
     return [callback for callback in callbacks if isinstance(callback, WeightAveraging)]
 
@@ -745,7 +739,7 @@ def build_lightning_trainer(
             max_epochs=plan.num_train_epochs if plan else 1,
             accumulate_grad_batches=args.gradient_accumulation_steps if plan else 1,
             check_val_every_n_epoch=sys.maxsize,
-            log_every_n_steps=_logging_steps(args, plan),
+            log_every_n_steps=_resolve_logging_steps(args, plan),
             use_distributed_sampler=False,
             # User hooks may keep tensors of an evaluation and run backward on them later.
             inference_mode=False,
@@ -760,7 +754,7 @@ def build_lightning_trainer(
     lightning_compat.keep_loss_scale(pl_trainer)
     lightning_compat.end_loops_with_the_data(pl_trainer)
     lightning_compat.resume_when_told(pl_trainer)
-    if inside_worker():
+    if is_in_worker():
         lightning_compat.drop_launcher(pl_trainer.strategy)
     if args.enable_jit_checkpoint:
         disable_sigterm_handler(pl_trainer)
@@ -786,7 +780,7 @@ def _naming(further: Mapping[str, object]) -> Iterator[None]:
         ) from error
 
 
-def _logging_steps(args: "TrainingArguments", plan: RunPlan | None) -> int:
+def _resolve_logging_steps(args: "TrainingArguments", plan: RunPlan | None) -> int:
     """Return the number of steps between logs of Lightning's callbacks: the same as the trainer's."""
     steps = args.logging_steps
     if plan is None or args.logging_strategy != "steps":
@@ -816,7 +810,7 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
                 pl_trainer.fit(module, datamodule=datamodule)
                 if run.output is None and lightning_compat.was_skipped(pl_trainer):
                     # The checkpoint was at the end of the run, where the model has the average.
-                    for callback in averaging_callbacks(pl_trainer.callbacks):  # type: ignore[attr-defined]
+                    for callback in find_averaging_callbacks(pl_trainer.callbacks):  # type: ignore[attr-defined]
                         callback.on_train_end(pl_trainer, module)
     except lightning_compat.SteeringError as error:
         raise error.original from None  # as under transformers

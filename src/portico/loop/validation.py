@@ -95,9 +95,9 @@ def check_part_kinds(
             "`Trainer` requires either a `model` or `model_init` argument, but not both. Give one of them."
         )
     _check_model(model)
-    for callback in _listed("callbacks", callbacks):
+    for callback in _check_list("callbacks", callbacks):
         check_callback(callback)
-    for callback in _listed("lightning_callbacks", lightning_callbacks):
+    for callback in _check_list("lightning_callbacks", lightning_callbacks):
         # Lightning only calls the methods of a callback and of a logger, of any class.
         if not hasattr(callback, "on_train_batch_end"):
             raise InputTypeError(
@@ -105,20 +105,20 @@ def check_part_kinds(
                 "there, and those of `TrainerCallback` in `callbacks`."
             )
         _check_lightning_callback(callback)
-    for given in _listed("loggers", [loggers] if isinstance(loggers, str) else loggers):
+    for given in _check_list("loggers", [loggers] if isinstance(loggers, str) else loggers):
         if isinstance(given, type) or not hasattr(given, "log_metrics"):
             raise InputTypeError(
-                f"`loggers` holds {_shown(given)}; give Lightning loggers, for example "
+                f"`loggers` holds {_show(given)}; give Lightning loggers, for example "
                 "`loggers=[CSVLogger(args.output_dir)]`, or set a tracker, such as `report_to='wandb'`."
             )
-    for plugin in _listed("plugins", plugins):
+    for plugin in _check_list("plugins", plugins):
         if not isinstance(plugin, Precision | CheckpointIO | ClusterEnvironment | LayerSync):
             raise InputTypeError(
-                f"`plugins` holds {_shown(plugin)}; give Lightning plugins: a `Precision`, `CheckpointIO`, "
+                f"`plugins` holds {_show(plugin)}; give Lightning plugins: a `Precision`, `CheckpointIO`, "
                 "`ClusterEnvironment` or `LayerSync`."
             )
     if model_init is not None and not callable(model_init):
-        raise InputTypeError(f"`model_init` is {_shown(model_init)}; give a function that returns a model.")
+        raise InputTypeError(f"`model_init` is {_show(model_init)}; give a function that returns a model.")
     if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
         raise InputTypeError(
             f"`optimizers` is a {type(optimizers).__name__}; give a tuple of an optimizer and a scheduler, instances "
@@ -176,17 +176,17 @@ def check_run_options(options: RunOptions) -> None:
     """Refuse options of ``portico.install`` that no trainer could use."""
     check_placement(options.given)
     correction_names(options.corrections)
-    for part in _listed("callbacks", options.callbacks):
+    for part in _check_list("callbacks", options.callbacks):
         kind = _kind_of(part)
         if not (issubclass(kind, Callback) or hasattr(kind, "on_init_end")):
             raise InputTypeError(
-                f"`callbacks` holds {_shown(part)}; give callbacks of transformers or Lightning, or their names as "
+                f"`callbacks` holds {_show(part)}; give callbacks of transformers or Lightning, or their names as "
                 "`package.Class`."
             )
-    for part in _listed("loggers", options.loggers):
+    for part in _check_list("loggers", options.loggers):
         if part not in LIGHTNING_LOGGERS and not issubclass(_kind_of(part), Logger):
             raise InputTypeError(
-                f"`loggers` holds {_shown(part)}; give Lightning loggers, the name of a logger's class as "
+                f"`loggers` holds {_show(part)}; give Lightning loggers, the name of a logger's class as "
                 f"`package.Class`, or {' or '.join(map(repr, LIGHTNING_LOGGERS))}."
             )
 
@@ -196,7 +196,7 @@ def _kind_of(part: object) -> type:
     return found if isinstance(found, type) else type(found)
 
 
-def unused_hooks(model: object) -> list[str]:
+def find_unused_hooks(model: object) -> list[str]:
     """Return the hooks of Lightning that ``model`` overrides, none of which is called on the model of a trainer."""
     if not isinstance(model, pl.LightningModule):
         return []
@@ -207,7 +207,7 @@ def unused_hooks(model: object) -> list[str]:
 
 
 def _check_model(model: object) -> None:
-    if unused := unused_hooks(model):
+    if unused := find_unused_hooks(model):
         logger.warning(
             f"`model` is a LightningModule, of which a trainer calls only `forward`, for the loss and the logits. "
             f"{', '.join(f'`{name}`' for name in unused)} of `{type(model).__name__}` will not be called; the guide "
@@ -223,23 +223,23 @@ def _check_model(model: object) -> None:
     advice = "give a `torch.nn.Module`"
     if isinstance(model, str):
         advice = f"load it, for example with `AutoModelForSequenceClassification.from_pretrained({model!r})`"
-    raise InputTypeError(f"`model` is {_shown(model)}, and not a model; {advice}.")
+    raise InputTypeError(f"`model` is {_show(model)}, and not a model; {advice}.")
 
 
-def _listed(name: str, parts: object) -> Sequence[Any]:
+def _check_list(name: str, parts: object) -> Sequence[Any]:
     if parts is not None and (isinstance(parts, str) or not isinstance(parts, Sequence)):
-        raise InputTypeError(f"`{name}` is {_shown(parts)}; give a list of {name.split('_')[-1]}.")
+        raise InputTypeError(f"`{name}` is {_show(parts)}; give a list of {name.split('_')[-1]}.")
     return parts or []
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """Return what ``value`` is, in a few words."""
     if isinstance(value, str | int | float):
         return f"{str(value)[:80]!r}" if isinstance(value, str) else f"the number {value}"
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
-def held_loaders(data: object) -> list[object]:
+def list_loaders(data: object) -> list[object]:
     """Return the loaders in a list, a tuple or a ``CombinedLoader``, which ``lightning.Trainer`` takes."""
     if isinstance(data, CombinedLoader):
         return list(data.flattened)
@@ -254,7 +254,7 @@ def check_examples(argument: str, data: object) -> None:
     """
     if data is None or isinstance(data, DataLoader):
         return
-    if loaders := held_loaders(data):
+    if loaders := list_loaders(data):
         named = f"a dict of loaders by name, as `{argument}={{'first': loader, 'second': other_loader}}`"
         advice = "one `DataLoader`" if argument == "train_dataset" else named
         raise InputTypeError(f"`{argument}` is a {type(data).__name__} of {len(loaders)} loaders; give {advice}.")
@@ -289,7 +289,7 @@ def check_examples(argument: str, data: object) -> None:
         )
     if isinstance(data, type) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
         raise InputTypeError(
-            f"`{argument}` is {_shown(data)}; give a data set with `__getitem__` and `__len__`, or an "
+            f"`{argument}` is {_show(data)}; give a data set with `__getitem__` and `__len__`, or an "
             "`IterableDataset`."
         )
 
@@ -298,7 +298,7 @@ def check_loss_function(function: object) -> None:
     """Refuse a ``compute_loss_func`` that cannot be called; its parameters are judged when it is."""
     if function is not None and not callable(function):
         raise InputTypeError(
-            f"`compute_loss_func` is {_shown(function)}; give a function of `(outputs, labels, num_items_in_batch)`."
+            f"`compute_loss_func` is {_show(function)}; give a function of `(outputs, labels, num_items_in_batch)`."
         )
 
 
@@ -427,7 +427,7 @@ def check_lightning_kwargs(given: Mapping[str, Any] | None) -> dict[str, Any]:
         if rule is not None and not (rule.allows(given[name]) or isinstance(given[name], Profiler)):
             raise InputError(
                 f"`lightning_kwargs` sets `{name}={given[name]!r}`, which cannot be used; set it to "
-                f"{rule.in_python()}."
+                f"{rule.describe_in_python()}."
             )
     options = dict(given or {})
     # `predict` runs in Lightning's test loop, so its limit is a limit on test batches.
@@ -531,7 +531,7 @@ def check_numbers(args: TrainingArguments, stage: Stage = "construction") -> Non
         is_unused = name == "num_train_epochs" and args.max_steps > 0
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and not is_unused and not dataclasses.replace(rule, kinds=(float,)).allows(value):
-            raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule.in_python()}.")
+            raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule.describe_in_python()}.")
 
 
 def warn_of_unusual_numbers(args: TrainingArguments) -> None:
@@ -603,7 +603,7 @@ def check_compiler(args: TrainingArguments) -> None:
 def _check_kinds(trainer: "TrainerHooks", *, reads_eval_dataset: bool) -> None:
     if isinstance(trainer.train_dataset, CombinedLoader):  # whose length cannot even be asked for
         check_examples("train_dataset", trainer.train_dataset)
-    for name, data in named_sets("eval_dataset", trainer.eval_dataset):
+    for name, data in name_sets("eval_dataset", trainer.eval_dataset):
         if reads_eval_dataset:
             check_examples(name, data)
     if not _can_be_saved(trainer.processing_class):
@@ -616,7 +616,7 @@ def _can_be_saved(processing_class: object) -> bool:
 
 def _unsavable(processing_class: object) -> str:
     return (
-        f"`processing_class` is {_shown(processing_class)}, which cannot be saved with the model; give an object, for "
+        f"`processing_class` is {_show(processing_class)}, which cannot be saved with the model; give an object, for "
         "example a tokenizer made by `AutoTokenizer.from_pretrained`."
     )
 
@@ -644,12 +644,12 @@ def check_optimizers(optimizer: object, lr_scheduler: object, optimizer_cls_and_
         and isinstance(described[1], Mapping)
     ):
         raise InputTypeError(
-            f"`optimizer_cls_and_kwargs` is {_shown(described)}; give a tuple of an optimizer's class and a dict of "
+            f"`optimizer_cls_and_kwargs` is {_show(described)}; give a tuple of an optimizer's class and a dict of "
             "its arguments."
         )
 
 
-def named_sets(argument: str, data: object) -> list[tuple[str, object]]:
+def name_sets(argument: str, data: object) -> list[tuple[str, object]]:
     """Return the sets of ``eval_dataset``, which may be a dict of them, with the words that name each."""
     if not isinstance(data, dict):
         return [(argument, data)]

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from portico.mrc.features.labels import TargetType
-from portico.mrc.features.tokenization import filling_token
+from portico.mrc.features.tokenization import choose_fill_token
 from portico.mrc.features.windows import FeatureRows, FeatureSet
 
 Collator: TypeAlias = Callable[..., Any]
@@ -103,20 +103,20 @@ class ColumnCollator:
     def _columns(self, rows: FeatureRows) -> Mapping[str, Any] | None:
         if self.collator is default_data_collator:
             # Rows of different lengths are an error, which the collator reports.
-            return rows.padded({}) if len(np.unique(rows.lengths)) == 1 else None
+            return rows.pad({}) if len(np.unique(rows.lengths)) == 1 else None
         padding_collator: Any = self.collator
         tokenizer = padding_collator.tokenizer
         if not {"input_ids", "attention_mask"} <= set(rows.features.column_names):
             return None
         padding = {
-            "input_ids": filling_token(tokenizer),
+            "input_ids": choose_fill_token(tokenizer),
             "token_type_ids": tokenizer.pad_token_type_id,
             "attention_mask": 0,
         }
-        return rows.padded(padding)
+        return rows.pad(padding)
 
 
-def by_columns(features: object, collator: Collator) -> tuple[Any, Collator]:
+def batch_by_columns(features: object, collator: Collator) -> tuple[Any, Collator]:
     """Return features and a collator that make the same batches faster, or the arguments if there is no faster way.
 
     Their batches are padded on the right.
@@ -279,17 +279,17 @@ class FiDDataCollator(DataCollatorForSeq2Seq):
         for name in features[0]:
             values = [feature[name] for feature in features]
             if name in paddings:
-                batch[name] = _stacked(values, paddings[name])
+                batch[name] = _stack(values, paddings[name])
             elif name != "labels":
                 batch[name] = _tensor_or_list(values)
         if features[0].get("labels") is not None:
-            batch["labels"] = self._padded_labels([list(feature["labels"]) for feature in features])
+            batch["labels"] = self._pad_labels([list(feature["labels"]) for feature in features])
             make_inputs = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
             if make_inputs is not None:
                 batch["decoder_input_ids"] = make_inputs(labels=batch["labels"])
         return batch
 
-    def _padded_labels(self, labels: list[list[int]]) -> Tensor:
+    def _pad_labels(self, labels: list[list[int]]) -> Tensor:
         length = max(len(label) for label in labels) if self.max_length is None else self.max_length
         if self.pad_to_multiple_of is not None:
             length = -(-length // self.pad_to_multiple_of) * self.pad_to_multiple_of
@@ -301,7 +301,7 @@ class FiDDataCollator(DataCollatorForSeq2Seq):
         )
 
 
-def _stacked(values: Sequence[Any], padding: int) -> Tensor:
+def _stack(values: Sequence[Any], padding: int) -> Tensor:
     tensors = [torch.as_tensor(np.asarray(value), dtype=torch.int64) for value in values]
     shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
     stacked = torch.full((len(tensors), *shape), padding, dtype=torch.int64)

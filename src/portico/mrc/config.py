@@ -23,7 +23,7 @@ from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedModel, Pr
 from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError, naming
 from portico.experiments.from_scratch import check_unshaped, fields_of
-from portico.experiments.settings import further_keys, schema_of, setting, without_further_keys
+from portico.experiments.settings import collect_further_keys, further_keys, schema_of, setting
 from portico.loop.model_setup import set_attention
 from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
@@ -193,7 +193,7 @@ def load_sources(data: Any) -> list[Source]:
     if isinstance(data, Mapping):
         values = {key: value for key, value in data.items() if key != TARGET}
         target = import_target(f"data.{TARGET}", data.get(TARGET) or MRCData)
-        data = target(**without_further_keys(target, values))
+        data = target(**collect_further_keys(target, values))
     loaded = data.load()
     sources = loaded if isinstance(loaded, list) else [loaded]
     for source in sources:
@@ -209,10 +209,10 @@ def load_sources(data: Any) -> list[Source]:
 
 def load_examples(data: Mapping[str, Any]) -> Source:
     """Return the examples of all sources as one source; for ``data`` and the errors see :func:`load_sources`."""
-    return pooled(load_sources(data))
+    return pool(load_sources(data))
 
 
-def pooled(sources: Sequence[Source]) -> Source:
+def pool(sources: Sequence[Source]) -> Source:
     """Return the examples of all sources as one source."""
     return Source(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
 
@@ -381,7 +381,7 @@ class GenerativePreprocessing:
         self, sources: Sequence[Source], model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, Any]:
         """Return features, examples and collator of all sources together, as arguments of a trainer."""
-        train, validation = pooled(sources)
+        train, validation = pool(sources)
         featurizer = GenerativeFeaturizer(tokenizer, self.max_source_length, self.max_target_length, self.num_passages)
         collator_class = DataCollatorForSeq2Seq if self.num_passages is None else FiDDataCollator
         return {

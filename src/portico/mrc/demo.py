@@ -103,7 +103,7 @@ def serve(run: str, *, port: int = 8000, device: str = "auto") -> None:
     """
     try:
         # The port is taken first: loading a model takes longer.
-        with listening_socket(port) as listener:
+        with open_socket(port) as listener:
             demo = Demo(Path(run).name, _load(run, device), read_example(run), port=listener.getsockname()[1])
             print(f"{run} answers at {demo.address} (Ctrl-C ends it)", flush=True)
             demo.server().run(sockets=[listener])
@@ -111,7 +111,7 @@ def serve(run: str, *, port: int = 8000, device: str = "auto") -> None:
         print()
 
 
-def listening_socket(port: int) -> socket.socket:
+def open_socket(port: int) -> socket.socket:
     """Return a socket that listens on a port of this machine, 0 for any that is free."""
     if not 0 <= port < 1 << 16:
         raise InputError(f"`--port {port}` is not a valid port; use one from 1 to 65535, or 0 for any that is free.")
@@ -151,14 +151,14 @@ def read_example(run: str | Path) -> DemoExample:
         return NO_EXAMPLE
     try:
         shown = json.loads(read_text(record))["example"]
-        one = DemoExample(
+        demo = DemoExample(
             shown.get("context", ""), shown.get("questions", []), shown.get("declined", []), shown.get("score", "")
         )
-        are_lists = isinstance(one.questions, list) and isinstance(one.declined, list)
-        is_usable = are_lists and all(isinstance(text, str) for text in [one.context, one.score, *one.all_questions])
+        are_lists = isinstance(demo.questions, list) and isinstance(demo.declined, list)
+        is_valid = are_lists and all(isinstance(text, str) for text in [demo.context, demo.score, *demo.all_questions])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return NO_EXAMPLE
-    return one if is_usable else NO_EXAMPLE
+    return demo if is_valid else NO_EXAMPLE
 
 
 class Demo:
@@ -209,7 +209,7 @@ class Demo:
                 await super().shutdown(sockets)
 
         config = Config(
-            Starlette(routes=[route], exception_handlers={404: _not_found, Exception: _failed}),
+            Starlette(routes=[route], exception_handlers={404: _not_found, Exception: _handle_failure}),
             http=Protocol,
             ws="none",
             lifespan="off",
@@ -425,7 +425,7 @@ async def _not_found(request: Request, error: Exception) -> Response:
     return PlainTextResponse("There is only one page here: /", HTTPStatus.NOT_FOUND)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _handle_failure(request: Request, error: Exception) -> Response:
     traceback.print_exception(error)
     return PlainTextResponse("An error occurred; the terminal shows it.", HTTPStatus.INTERNAL_SERVER_ERROR)
 
@@ -446,7 +446,7 @@ class PunctualProtocol(H11Protocol):
             known = [connection for connection in self.connections if isinstance(connection, PunctualProtocol)]
             idle = [connection for connection in known if connection.is_idle and not connection.transport.is_closing()]
             if idle:
-                min(idle, key=lambda one: one.opened).transport.abort()
+                min(idle, key=lambda connection: connection.opened).transport.abort()
         super().connection_made(transport)
         self.opened = self.loop.time()
         self._watch()

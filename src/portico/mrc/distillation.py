@@ -153,7 +153,7 @@ def load_teacher(model_path: str, config_path: str | None = None, *, student: Pr
     return teacher.eval().requires_grad_(False)
 
 
-def teaching_parts(model: Mapping[str, Any], student: PreTrainedModel) -> dict[str, Any]:
+def build_teacher_arguments(model: Mapping[str, Any], student: PreTrainedModel) -> dict[str, Any]:
     """Return the arguments of :class:`DistillationMixin` for a configured run; none without a teacher.
 
     ``model`` has the keys ``TEACHER_KEYS``: ``teacher``, a folder or a name, and options of :class:`Distillation`.

@@ -29,7 +29,7 @@ from portico.experiments.experiment import (
     path_of,
     print_scores,
 )
-from portico.experiments.settings import shown_settings
+from portico.experiments.settings import list_settings
 from portico.mrc.config import (
     PREPROCESS_KEYS,
     EncoderModel,
@@ -38,24 +38,24 @@ from portico.mrc.config import (
     SpanAnswers,
     WindowPreprocessing,
     load_sources,
-    pooled,
+    pool,
 )
-from portico.mrc.datasets.examples import Examples, answers_of, contexts_of, has_unanswerable, with_one_context
+from portico.mrc.datasets.examples import Examples, answers_of, contexts_of, has_unanswerable, join_contexts
 from portico.mrc.datasets.reader import read_questions
-from portico.mrc.distillation import teaching_parts
+from portico.mrc.distillation import build_teacher_arguments
 from portico.mrc.features.featurizer import check_window, window_featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import Inference, answers_in_order, question_windows
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.metrics.spans import SpanScores, scores_alone
-from portico.mrc.metrics.squad import AnswerTexts, gold_texts, predicted_text
+from portico.mrc.metrics.squad import AnswerTexts, gold_texts, read_answer
 from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 from portico.mrc.multi_source import MultiSourceMRCTrainer
 from portico.mrc.postprocess import AnswerCalibration
 from portico.mrc.question_results import question_result, question_results
 from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult
-from portico.mrc.report.run_page import labelled_scores
+from portico.mrc.report.run_page import label_scores
 from portico.mrc.trainer import MRCTrainer
 from portico.trainer import Trainer
 from portico.trust.disk import write_text
@@ -105,7 +105,7 @@ class MRCExperiment(TrainerExperiment):
 
     @property
     def examples(self) -> Source:
-        return pooled(self.sources)
+        return pool(self.sources)
 
     def make_trainer(self, args: Any, *, training: bool = True) -> MRCTrainer:
         """Load the examples and the model, and return their trainer.
@@ -126,7 +126,7 @@ class MRCExperiment(TrainerExperiment):
             model=model,
             args=args,
             **self.preprocess.trainer_parts(self.sources, model, tokenizer),
-            **teaching_parts(vars(self.model), model),
+            **build_teacher_arguments(vars(self.model), model),
             processing_class=tokenizer,
             post_process_function=self.postprocess.build(model, tokenizer, self._version_2),
             compute_metrics=metric,
@@ -163,7 +163,7 @@ class MRCExperiment(TrainerExperiment):
 
     @cached_property
     def _prepared_metric(self) -> Any:
-        return prepared_metric(self.metric, self.examples.validation, self._version_2, has_spans=self._gives_spans)
+        return prepare_metric(self.metric, self.examples.validation, self._version_2, has_spans=self._gives_spans)
 
     @cached_property
     def _score_names(self) -> list[str]:
@@ -209,7 +209,7 @@ class MRCExperiment(TrainerExperiment):
                     ),
                 },
                 log_history=trainer.state.log_history,
-                settings=self._shown_settings(trainer),
+                settings=self._describe_settings(trainer),
                 sections=self.report_sections(trainer),
             )
             for source, answers in zip(self.sources, answered, strict=True)
@@ -252,9 +252,9 @@ class MRCExperiment(TrainerExperiment):
             )
         return partial(several, **getattr(self.trainer, "keywords", {}))
 
-    def _shown_settings(self, trainer: MRCTrainer) -> dict[str, Mapping[str, Any]]:
+    def _describe_settings(self, trainer: MRCTrainer) -> dict[str, Mapping[str, Any]]:
         train, validation = self.examples
-        shown = {name: shown_settings(getattr(self, name)) for name in ("model", "data", "preprocess", "postprocess")}
+        shown = {name: list_settings(getattr(self, name)) for name in ("model", "data", "preprocess", "postprocess")}
         shown["model"]["parameters"] = trainer.get_num_trainable_parameters()
         shown["data"] |= {"train questions": len(train), "validation questions": len(validation)}
         return {**shown, "args": getattr(self.args, "keywords", {})}
@@ -294,21 +294,21 @@ class MRCExperiment(TrainerExperiment):
         reading = ("format", "skip_invalid", "max_gzip_ratio")
         asked = read_questions(path, **{key: getattr(self.data, key) for key in reading if hasattr(self.data, key)})
         started = time.time()
-        answered = self._found_spans(name, asked) if self._gives_spans else self._generated(asked)
+        answered = self._extract_spans(name, asked) if self._gives_spans else self._generate_answers(asked)
         seconds = time.time() - started
         if answered is not None:
             _write_readable(Path(self.output_dir), answered)
         return {"predict_samples": len(asked), "predict_runtime": round(seconds, 4)}
 
-    def _found_spans(self, name: str, asked: Examples) -> list[dict[str, Any]] | None:
+    def _extract_spans(self, name: str, asked: Examples) -> list[dict[str, Any]] | None:
         """Write the predictions, n-best lists and null odds; return the answers in the first process."""
         reader = load_trained_reader(name)
         check_window("preprocess.max_seq_length", self.preprocess.max_seq_length, reader.max_length)
         fields = ([record[key] for record in asked] for key in ("question", "context", "id"))
         with naming(PREPROCESS_KEYS):
             examples, features = question_windows(window_featurizer(reader.tokenizer, self.preprocess), *fields)
-        post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
-        args = self.training_arguments(**NOT_WITHOUT_TRAINING)
+        post_processing = self._calibrate(AnswerCalibration.load(name), reader.model, reader.tokenizer)
+        args = self.build_arguments(**NOT_WITHOUT_TRAINING)
         answered = self._inference(reader, args).answers(post_processing, examples, features)
         if not args.should_save:
             return None
@@ -329,9 +329,9 @@ class MRCExperiment(TrainerExperiment):
     def _inference(self, reader: ModelAndTokenizer, args: Any) -> Inference:
         return Inference(reader, args)
 
-    def _generated(self, asked: Examples) -> list[dict[str, Any]] | None:
+    def _generate_answers(self, asked: Examples) -> list[dict[str, Any]] | None:
         """Return the answers that the model generates, in the first process."""
-        args = self.training_arguments(**NOT_WITHOUT_TRAINING, predict_with_generate=True)
+        args = self.build_arguments(**NOT_WITHOUT_TRAINING, predict_with_generate=True)
         model, tokenizer = self.model.load((), self.preprocess)
         questions: list[Any] = [{**record, "answers": {"text": [], "answer_start": []}} for record in asked]
         parts = self.preprocess.trainer_parts([Source(questions[:1], questions)], model, tokenizer)
@@ -352,7 +352,7 @@ class MRCExperiment(TrainerExperiment):
             {"id": record["id"], "question": record["question"], "answer": texts[record["id"]]} for record in asked
         ]
 
-    def _calibrated(
+    def _calibrate(
         self, calibration: AnswerCalibration | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     ) -> Any:
         threshold = None if calibration is None else calibration.null_score_diff_threshold
@@ -397,8 +397,8 @@ def results_of(examples: Sequence[Mapping[str, Any]], answered: Any) -> list[Que
             if isinstance(predictions, Mapping)
             else list(predictions)
         )
-        texts = {record["id"]: predicted_text(record) for record in records}
-        found = [(with_one_context(example), texts[example["id"]]) for example in examples]
+        texts = {record["id"]: read_answer(record) for record in records}
+        found = [(join_contexts(example), texts[example["id"]]) for example in examples]
     except (TypeError, KeyError, IndexError, ValueError) as error:
         raise InputError(
             f"The post-processing returned {type(answered).__name__}, whose `predictions` are not the answers "
@@ -411,7 +411,7 @@ def results_of(examples: Sequence[Mapping[str, Any]], answered: Any) -> list[Que
 # ------------------------------------------------------------------------------------ metric
 
 
-def prepared_metric(
+def prepare_metric(
     metric: Any, examples: Sequence[Mapping[str, Any]], version_2_with_negative: bool, *, has_spans: bool = True
 ) -> Any:
     """Return the ``compute_metrics`` for the examples that will be evaluated.
@@ -482,7 +482,7 @@ def print_summary(
     metrics: Mapping[str, float], first: Sequence[str], *, title: str, files: Mapping[str, str], seconds: float
 ) -> None:
     """Print all scores of an evaluation (``eval_...``), ``first`` ones on top, the time of the run and its files."""
-    scores = {label: value for label, value, _ in labelled_scores(metrics, *first)}
+    scores = {label: value for label, value, _ in label_scores(metrics, *first)}
     print_scores(title, "Held-out questions", scores, files=files, seconds=seconds)
 
 
@@ -506,7 +506,8 @@ def scores_of_texts(
         Scores by name; ``{}`` for a metric of the user, and for texts if the metric scores spans.
     """
     if isinstance(metric, SpanScores) and texts is None:
-        return metric.of([{"example_id": example["id"], **_NO_SPAN, "confidence_score": 0.0} for example in examples])
+        blank = [{"example_id": example["id"], **_NO_SPAN, "confidence_score": 0.0} for example in examples]
+        return metric.compute(blank)
     if not isinstance(metric, AnswerTexts | SquadV2 | Rouge):
         return {}
     more = {} if no_answer_probability is None else {"no_answer_probability": no_answer_probability}

@@ -253,4 +253,4 @@ class Seq2SeqMRCTrainer(MRCTrainer, Seq2SeqTrainer, core=GeneratedAnswerCore):  
         examples = predict_examples
         if features is None:
             features, examples = self.eval_dataset, self.eval_examples
-        return self._predicted(features, examples, ignore_keys, metric_key_prefix, **gen_kwargs)
+        return self._predict_answers(features, examples, ignore_keys, metric_key_prefix, **gen_kwargs)

@@ -24,14 +24,14 @@ from portico.experiments.settings import schema_of, setting
 from portico.mrc.collators import head_collator
 from portico.mrc.datasets import squad
 from portico.mrc.datasets.examples import Examples
-from portico.mrc.datasets.records import checked_id, checked_text
+from portico.mrc.datasets.records import check_id, check_text
 from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.models.loading import ModelAndTokenizer, head_of, head_post_processing, load_trained_reader
 from portico.mrc.postprocess import AnswerCalibration, Answers
 from portico.mrc.postprocess.answers import BeamAnswers, SpanAnswer
-from portico.mrc.postprocess.calibration import calibration_of, with_best_null_threshold
+from portico.mrc.postprocess.calibration import calibration_of, use_best_null_threshold
 from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
 from portico.mrc.trainer import AnswerSession, MRCTrainer
@@ -191,7 +191,7 @@ class ReaderSettings:
     search: SpanSearch = "top"
     max_seconds: float | None = setting(None, least=0)
 
-    def changed(self, longest: int, settings: Mapping[str, Any]) -> "ReaderSettings":
+    def change(self, longest: int, settings: Mapping[str, Any]) -> "ReaderSettings":
         """Return the settings with some of them changed; raises an ``InputError`` for a wrong name or value."""
         rules = {name: setting.rule for name, setting in schema_of(ReaderSettings).known.items()}
         for name in settings:
@@ -244,7 +244,7 @@ class Reader:
             )
         _device_arguments(device)  # refuses it before a model is loaded
         if name is None:
-            self._loaded = _checked(model, tokenizer)
+            self._loaded = _check_parts(model, tokenizer)
             self.calibration = None
         else:
             self._loaded = load_trained_reader(str(name), setting="model")
@@ -256,7 +256,7 @@ class Reader:
             handle_impossible_answer=threshold is not None,
             null_score_diff_threshold=threshold or 0.0,
         )
-        chosen = defaults.changed(longest, settings)
+        chosen = defaults.change(longest, settings)
         self.settings = replace(chosen, doc_stride=settings.get("doc_stride", chosen.max_seq_length // 3))
         self._device, self._batch_size = device, batch_size
         self._inference = Inference.on_device(self._loaded, device=device, batch_size=batch_size)
@@ -273,7 +273,7 @@ class Reader:
 
     def answer_many(self, questions: Sequence[str], contexts: Sequence[Contexts], **settings: Any) -> list[Answer]:
         """Answer many questions, each from one or several contexts; see :meth:`answers`."""
-        questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
+        questions, contexts = _require_list("questions", questions), _require_list("contexts", contexts)
         return list(answers_in_order(self.answers(questions, contexts, **settings), questions, contexts))
 
     def answers(
@@ -301,9 +301,9 @@ class Reader:
                 invalid, it takes longer than ``max_seconds``, or it is cancelled.
         """
         started = time.monotonic()
-        questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
-        ids = [str(n) for n in range(len(questions))] if ids is None else _as_list("ids", ids)
-        chosen = self.settings.changed(self._loaded.max_length, settings)
+        questions, contexts = _require_list("questions", questions), _require_list("contexts", contexts)
+        ids = [str(n) for n in range(len(questions))] if ids is None else _require_list("ids", ids)
+        chosen = self.settings.change(self._loaded.max_length, settings)
         featurizer = window_featurizer(self._loaded.tokenizer, chosen)
         examples, features = question_windows(featurizer, questions, contexts, ids)
         names = ("n_best_size", "max_answer_length", "null_score_diff_threshold", "search")
@@ -330,21 +330,21 @@ class Reader:
         Raises:
             InputError: If they are not labelled, or the reader finds none of their answers.
         """
-        examples = _as_list("examples", examples)
+        examples = _require_list("examples", examples)
         kind = f"give SQuAD records, each with {', '.join(_LABELLED_KEYS)}"
         for number, example in enumerate(examples):
             missing = [key for key in _LABELLED_KEYS if not isinstance(example, Mapping) or key not in example]
             if missing:
                 raise InputError(f"Example {number} to calibrate with has no `{missing[0]}`; {kind}.")
             try:
-                for text in squad.checked_answers(example)["text"]:
-                    checked_text("answers", text)
+                for text in squad.check_answers(example)["text"]:
+                    check_text("answers", text)
             except InvalidRecord as error:
                 raise InputError(f"Example {number} to calibrate with: {error}") from error
         self.calibration = None
         answers = self.answers(*([example[name] for example in examples] for name in _LABELLED_KEYS[:3]))
         if answers.null_odds is not None:
-            answers = with_best_null_threshold(examples, answers)
+            answers = use_best_null_threshold(examples, answers)
         self.calibration = calibration_of(examples, answers)
         if answers.null_odds is not None:
             self.settings = replace(self.settings, null_score_diff_threshold=answers.null_threshold)
@@ -397,7 +397,7 @@ class Reader:
         return outputs[0] if is_one else outputs
 
 
-def _checked(model: object, tokenizer: object) -> ModelAndTokenizer:
+def _check_parts(model: object, tokenizer: object) -> ModelAndTokenizer:
     if tokenizer is None:
         raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
     if not hasattr(model, "config"):
@@ -409,7 +409,7 @@ def _checked(model: object, tokenizer: object) -> ModelAndTokenizer:
     return ModelAndTokenizer(model, tokenizer)
 
 
-def _as_list(name: str, strings: Iterable[Any]) -> list[Any]:
+def _require_list(name: str, strings: Iterable[Any]) -> list[Any]:
     # A single string is refused: its characters would be read as questions.
     if isinstance(strings, str | Mapping) or not isinstance(strings, Iterable):
         raise InputError(f"`{name}` is {strings!r}, not a list; give a list with one entry for each question.")
@@ -436,10 +436,10 @@ def _pipeline_inputs(
     if not records:
         # As the pipeline did: one question, also in a mapping, returns one output, and any list a list.
         many = not isinstance(question, str)
-        questions = _as_list("question", question) if many else [question]
+        questions = _require_list("question", question) if many else [question]
         # One context serves all questions.
         is_shared = isinstance(context, str) or not many
-        contexts = [context] * len(questions) if is_shared else _as_list("context", context)
+        contexts = [context] * len(questions) if is_shared else _require_list("context", context)
         return questions, contexts, settings, not many
     is_one = len(records) == 1 and isinstance(records[0], Mapping)
     listed = [record for given in records for record in (_rows_of(given) if _holds_records(given) else [given])]
@@ -492,8 +492,8 @@ def question_windows(
             raise InputError(f"Question {number} has no context; give one or more strings to find its answer in.")
         try:
             for name, text in (("question", question), *(("context", passage) for passage in its_contexts)):
-                checked_text(name, text)
-            name = checked_id("ids", key)
+                check_text(name, text)
+            name = check_id("ids", key)
         except InvalidRecord as error:
             raise InputError(
                 f'Question {number}: {error} Give strings with text, decoded with errors="replace" if need be.'

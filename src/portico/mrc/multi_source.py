@@ -74,7 +74,7 @@ class MultiSourceCore(TrainerCore):
         eval_dataset: "EvalExamples | None",
         processing_class: "ProcessingClass | None",
     ) -> None:
-        train_dataset, eval_dataset = _concatenated(train_dataset), _concatenated(eval_dataset)
+        train_dataset, eval_dataset = _concatenate(train_dataset), _concatenate(eval_dataset)
         super().adopt_data(data_collator, train_dataset, eval_dataset, processing_class)
 
 
@@ -95,7 +95,7 @@ class MultiSourceMixin(Trainer, core=MultiSourceCore):
         return IndividualDomainBatchSampler(dataset, self._train_batch_size, seed)
 
 
-def _concatenated(datasets: object) -> Any:
+def _concatenate(datasets: object) -> Any:
     """Return a list of datasets as one ``ConcatDataset``, and anything else unchanged."""
     if isinstance(datasets, ConcatDataset):
         sets: Sequence[Any] = datasets.datasets
@@ -107,7 +107,7 @@ def _concatenated(datasets: object) -> Any:
     empty = [str(number) for number, dataset in enumerate(sets) if len(dataset) == 0]
     if empty:
         raise InputError(
-            f"Of the {len(sets)} datasets number {', '.join(empty)} (from 0) is empty; leave it out, or fill it."
+            f"Dataset {', '.join(empty)} of {len(sets)} (counting from 0) is empty; remove it or add examples."
         )
     return ConcatDataset(sets) if sets is datasets else datasets
 
@@ -141,7 +141,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Evaluate each dataset as :meth:`portico.mrc.trainer.MRCTrainer.evaluate` does; return the mean metrics."""
-        features = _concatenated(self.eval_dataset if eval_dataset is None else eval_dataset)
+        features = _concatenate(self.eval_dataset if eval_dataset is None else eval_dataset)
         if not isinstance(features, ConcatDataset):
             return super().evaluate(eval_dataset, eval_examples, ignore_keys, metric_key_prefix)
         datasets: Sequence[Any] = features.datasets

@@ -35,7 +35,7 @@ _TOLERANCE = 1e-3
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def _uncompiled(function: FunctionT) -> FunctionT:
+def _disable_compile(function: FunctionT) -> FunctionT:
     """Keep a function out of compiled graphs."""
     reason = "each packed batch has other lengths, and would be compiled again"
     disabled: FunctionT = torch.compiler.disable(function, reason=reason)
@@ -68,8 +68,8 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
     model.set_attn_implementation(_ATTENTION)
     # Hooks, not a subclass: checkpoints and the columns that a trainer keeps depend on the class and its `forward`.
     packed_forward = _PackedForward()
-    model.register_forward_pre_hook(packed_forward.before, with_kwargs=True)
-    model.register_forward_hook(packed_forward.after, with_kwargs=True)
+    model.register_forward_pre_hook(packed_forward.pack_inputs, with_kwargs=True)
+    model.register_forward_hook(packed_forward.unpack_outputs, with_kwargs=True)
     padding = DataCollatorWithPadding(tokenizer)
     was_training = model.training
     model.eval()
@@ -119,8 +119,8 @@ class _PackedForward:
     def __init__(self) -> None:
         self._batch: dict[str, Tensor] | None = None
 
-    @_uncompiled
-    def before(
+    @_disable_compile
+    def pack_inputs(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]] | None:
         self._batch = None
@@ -138,15 +138,15 @@ class _PackedForward:
         groups = _FeatureGroups(kwargs["feature_lengths"].tolist())
         return args, {**kept, "feature_groups": groups, "return_dict": True}
 
-    @_uncompiled
-    def after(
+    @_disable_compile
+    def unpack_outputs(
         self, model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any], output: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         batch = self._batch
         self._batch = None
         if batch is None:
             return output
-        start_logits, end_logits = (_by_feature(output[name], batch) for name in ("start_logits", "end_logits"))
+        start_logits, end_logits = (_split_by_feature(output[name], batch) for name in ("start_logits", "end_logits"))
         loss = None
         starts = batch.get("start_positions")
         ends = batch.get("end_positions")
@@ -155,7 +155,7 @@ class _PackedForward:
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
 
 
-def _by_feature(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+def _split_by_feature(logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """Return ``float [B, T]`` from the logits of a packed row, ``float [1, N]``, or of a padded batch."""
     length_B = batch["feature_lengths"]
     padding_B = batch.get("feature_padding", torch.zeros_like(length_B))
@@ -185,7 +185,7 @@ def _attention(
     return _attention_by_length(query, key, value, feature_groups, **options), None
 
 
-@_uncompiled
+@_disable_compile
 def _attention_by_length(
     query_1HND: Tensor,
     key_1HND: Tensor,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from portico.mrc.datasets.examples import answers_of, context_starts, contexts_of, with_one_context
+from portico.mrc.datasets.examples import answers_of, context_starts, contexts_of, join_contexts
 from portico.mrc.metrics.scores import exact_and_f1
 from portico.mrc.postprocess import Answers
 from portico.mrc.report.results import Candidate, QuestionResult, Scores, Span
@@ -24,8 +24,8 @@ def question_results(examples: Iterable[Mapping[str, Any]], answers: Answers) ->
             span = offset + span[0], offset + span[1]
         text = answers.predictions[key]
         nbest = answers.nbest[key]
-        one = question_result(with_one_context(example), text, span=span, nbest=nbest, null_odds=null_odds.get(key))
-        results.append(one)
+        question = question_result(join_contexts(example), text, span=span, nbest=nbest, null_odds=null_odds.get(key))
+        results.append(question)
     return results
 
 

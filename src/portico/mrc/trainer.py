@@ -21,9 +21,9 @@ from portico.compat.transformers import EvalLoopOutput, PredictionOutput, has_le
 from portico.errors import InputError, InputTypeError
 from portico.loop.core import TrainerCore
 from portico.loop.evaluation import EvaluationSession
-from portico.loop.outputs import to_arrays
-from portico.loop.validation import check_examples, named_sets
-from portico.mrc.collators import RightPaddingCollator, by_columns
+from portico.loop.outputs import convert_to_arrays
+from portico.loop.validation import check_examples, name_sets
+from portico.mrc.collators import RightPaddingCollator, batch_by_columns
 from portico.mrc.datasets.examples import Examples
 from portico.trainer import Trainer
 from portico.trust.disk import write_text
@@ -69,14 +69,14 @@ class AnswerSession(EvaluationSession):
         self.keep_loss(loss)
         # -100 is the padding of transformers' `Trainer.evaluation_loop`.
         padded = self.trainer.accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
-        rows = to_arrays(self.trainer.gather_function(padded))
+        rows = convert_to_arrays(self.trainer.gather_function(padded))
         if not isinstance(rows, tuple | list):
             rows = (rows,)
         if np.ndim(rows[0]) == 0:
             raise InputError(
                 f"{type(self.model).__name__} was asked for logits and returned a single number first, as a model "
                 "does that computes its loss; name the columns of the labels, as in "
-                "`label_names=['start_positions', 'end_positions']`, so that the loss is told from the logits."
+                "`label_names=['start_positions', 'end_positions']`, so that the loss is not taken for logits."
             )
         # Gathered batches are in the order of the features; the last one may end with rows that repeat the first.
         first = self._num_kept
@@ -171,8 +171,8 @@ class AnswerCore(TrainerCore):
             positions = ("start_positions", "end_positions")
             self.trainer.label_names = [name for name in positions if name in self.trainer._head_parameters()]
 
-    def batched_alike(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
-        features, collator = by_columns(dataset, data_collator)
+    def prepare_batching(self, dataset: Features, data_collator: DataCollator) -> tuple[Features, DataCollator]:
+        features, collator = batch_by_columns(dataset, data_collator)
         tokenizers = (self.trainer.processing_class, getattr(data_collator, "tokenizer", None))
         pads_left = any(getattr(tokenizer, "padding_side", None) == "left" for tokenizer in tokenizers)
         if collator is data_collator and pads_left:
@@ -329,7 +329,7 @@ class MRCTrainer(Trainer, core=AnswerCore):
         if plain:
             features = self.eval_dataset if eval_dataset is None else eval_dataset
             examples = self.eval_examples if eval_examples is None else eval_examples
-        return self._predicted(features, examples, ignore_keys, metric_key_prefix, plain=plain)
+        return self._predict_answers(features, examples, ignore_keys, metric_key_prefix, plain=plain)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log ``logs``, unless an evaluation with ``legacy_metrics`` has none."""
@@ -380,7 +380,7 @@ class MRCTrainer(Trainer, core=AnswerCore):
                 "or to `evaluate()`."
             )
 
-    def _predicted(
+    def _predict_answers(
         self,
         features: Features | None,
         examples: Examples | None,
@@ -426,7 +426,7 @@ class MRCTrainer(Trainer, core=AnswerCore):
 
 def _check_kinds(eval_examples: object, post_process_function: object, legacy_metrics: object) -> None:
     """Refuse parts of the wrong type, which would fail only in the first evaluation."""
-    for name, examples in named_sets("eval_examples", eval_examples):
+    for name, examples in name_sets("eval_examples", eval_examples):
         check_examples(name, examples)
         if isinstance(examples, list) and examples and isinstance(examples[0], str | int | float | None):
             raise InputTypeError(

@@ -6,7 +6,7 @@ from lightning.pytorch.accelerators import Accelerator, CUDAAccelerator
 from lightning.pytorch.accelerators.cpu import CPUAccelerator
 
 from portico.errors import InputError
-from portico.ort.settings import missing_packages, require
+from portico.ort.settings import find_missing_packages, require
 
 
 class ORTAccelerator(Accelerator):
@@ -48,7 +48,7 @@ class ORTAccelerator(Accelerator):
 
     @staticmethod
     def is_available() -> bool:
-        return not missing_packages()
+        return not find_missing_packages()
 
     @staticmethod
     def name() -> str:

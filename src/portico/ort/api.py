@@ -76,7 +76,7 @@ def _warn_of_recurrent_layers(model: nn.Module, report: Report) -> None:
         )
 
 
-def compiled_call(model: nn.Module) -> "CompiledCall | None":
+def get_compiled_call(model: nn.Module) -> "CompiledCall | None":
     """Return the object that handles calls of ``model``, or ``None`` if it was never compiled."""
     call = model._compiled_call_impl
     return call if isinstance(call, CompiledCall) else None
@@ -84,7 +84,7 @@ def compiled_call(model: nn.Module) -> "CompiledCall | None":
 
 def restore(model: nn.Module) -> None:
     """Make ``model`` run in torch again, keeping its graphs for the next :func:`compile`."""
-    call = compiled_call(model)
+    call = get_compiled_call(model)
     if call is not None:
         call.is_on = False
 
@@ -92,7 +92,7 @@ def restore(model: nn.Module) -> None:
 @contextmanager
 def running_in_torch(*models: nn.Module) -> Iterator[None]:
     """Make ``models`` run in torch within the block."""
-    calls = [call for call in map(compiled_call, models) if call is not None and call.is_on]
+    calls = [call for call in map(get_compiled_call, models) if call is not None and call.is_on]
     for call in calls:
         call.is_on = False
     try:

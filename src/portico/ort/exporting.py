@@ -30,7 +30,7 @@ _LARGEST_RANK_OF_SEQUENCES = 3
 _LARGEST_MESSAGE = 2**31 - 1
 
 
-def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[ExportedProgram, list[str]]:
+def export_program(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[ExportedProgram, list[str]]:
     """Trace ``model`` in evaluation mode, as :func:`save_onnx` does; return the program and its outputs' names.
 
     Raises:
@@ -46,7 +46,7 @@ def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[Expo
         wrapper.eval()
         with torch.no_grad():
             output_names = _output_names(wrapper, inputs)
-            program = _traced(wrapper, inputs)
+            program = _trace(wrapper, inputs)
     finally:
         model.train(was_training)
     graph = program.graph_module.graph
@@ -76,7 +76,7 @@ class _TensorsOnly(nn.Module):
         super().__init__()
         self.model = model
 
-    def named(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def name_outputs(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         # Bypasses a compiled call.
         outputs = self.model._call_impl(**inputs)
         if isinstance(outputs, torch.Tensor):
@@ -86,12 +86,12 @@ class _TensorsOnly(nn.Module):
         return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        return tuple(self.named(inputs).values())
+        return tuple(self.name_outputs(inputs).values())
 
 
 def _output_names(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> list[str]:
     try:
-        return list(wrapper.named(inputs))
+        return list(wrapper.name_outputs(inputs))
     except Exception as error:  # Whatever the user's model raises.
         raise InputError(
             f"The model cannot be saved as ONNX: called with {', '.join(inputs)} only, without labels, it raises "
@@ -100,7 +100,7 @@ def _output_names(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> 
         ) from error
 
 
-def _traced(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
+def _trace(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     from portico.ort.compiler.decompositions import decompositions
 
     dynamic = {}
@@ -135,11 +135,11 @@ def save_onnx(
         is_standard: Whether to use ONNX's own operators only, and none of ONNX Runtime's (domain ``com.microsoft``).
 
     Raises:
-        InputError: As :func:`~portico.ort.exporting.exported`.
+        InputError: As :func:`~portico.ort.exporting.export_program`.
     """
     from portico.ort.compiler.translation import translate
 
-    program, output_names = exported(model, inputs)
+    program, output_names = export_program(model, inputs)
     stored = {**program.state_dict, **program.constants}
     weights = {
         spec.arg.name: (str(spec.target).removeprefix("model."), stored[str(spec.target)])

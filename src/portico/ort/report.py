@@ -50,7 +50,7 @@ class Fallback:
     seconds: float = 0.0
     """Time in all calls."""
 
-    def timed(self, operator: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def time_call(self, operator: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run ``operator``, measuring it."""
         start = time.perf_counter()
         result = operator(*args, **kwargs)

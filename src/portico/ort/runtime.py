@@ -168,7 +168,7 @@ class SessionCache:
         if self.folder is None:
             return make_session(build(), self._settings, device), True
         path = self.folder / f"{device.type}-{key}.onnx"
-        session = self._loaded(path, device)
+        session = self._load(path, device)
         if session is not None:
             return session, False
         model = build()
@@ -178,9 +178,9 @@ class SessionCache:
         except OSError as error:
             # The folder could be written when the run began; a disk that is full by now must not stop it.
             logger.warning("The cache of ONNX Runtime's graphs cannot be written (%s); continuing without.", error)
-        return self._loaded(path, device) or make_session(model, self._settings, device), True
+        return self._load(path, device) or make_session(model, self._settings, device), True
 
-    def _loaded(self, path: Path, device: torch.device) -> "InferenceSession | None":
+    def _load(self, path: Path, device: torch.device) -> "InferenceSession | None":
         import onnxruntime
 
         if not path.is_file():

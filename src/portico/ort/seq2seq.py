@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from portico.ort.api import compile as compile_in_ort
-from portico.ort.api import compiled_call, restore
+from portico.ort.api import get_compiled_call, restore
 from portico.ort.arguments import ORTTrainingArguments
 from portico.ort.trainer import ORTMixin
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
@@ -34,7 +34,7 @@ class ORTSeq2SeqTrainer(ORTMixin, Seq2SeqTrainer):
     @override
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> Tensor:
         model: Any = self.model
-        call = compiled_call(model)
+        call = get_compiled_call(model)
         if call is None or not call.is_on or not model.config.is_encoder_decoder:
             return super()._generate(inputs, gen_kwargs)
         # `generate` calls the encoder separately.

@@ -7,14 +7,14 @@ from importlib.util import find_spec
 from portico.errors import InputError
 
 
-def missing_packages() -> list[str]:
+def find_missing_packages() -> list[str]:
     """Return the packages of ONNX Runtime that cannot be imported."""
     return [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]
 
 
 def require() -> None:
     """Raise an ``InputError`` that names the extra to install, if ONNX Runtime is missing."""
-    missing = missing_packages()
+    missing = find_missing_packages()
     if missing:
         raise InputError(
             f"Running models in ONNX Runtime needs {' and '.join(missing)}, not installed here; install with "

@@ -17,7 +17,7 @@ from torch import nn
 from portico.compat.lightning import set_root_device
 from portico.errors import InputError
 from portico.ort.api import compile as compile_in_ort
-from portico.ort.api import compiled_call, restore, running_in_torch
+from portico.ort.api import get_compiled_call, restore, running_in_torch
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
 from portico.trust.disk import write_text
@@ -32,7 +32,7 @@ REPORT_NAME = "ort_report.json"
 _READABLE = ("ort", "cpu", "cuda")
 
 
-def called_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+def iterate_called_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """Yield the names, which begin with ``prefix``, and modules of the children that are called as a whole.
 
     Children without parameters are left out: losses, and torchmetrics, whose state a compiler would not see. For
@@ -42,7 +42,7 @@ def called_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.
         if not any(True for _ in part.parameters()):
             continue
         if type(part).forward is nn.Module.forward:
-            yield from called_parts(part, f"{prefix}{name}.")
+            yield from iterate_called_parts(part, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", part
 
@@ -83,7 +83,7 @@ class RunsInORT(Strategy):
     @property
     def reports(self) -> dict[str, Report]:
         """Reports by the name of the submodule."""
-        calls = {name: compiled_call(part) for name, part in self._compiled.items()}
+        calls = {name: get_compiled_call(part) for name, part in self._compiled.items()}
         return {name: call.report for name, call in calls.items() if call is not None}
 
     def setup_environment(self) -> None:
@@ -112,18 +112,18 @@ class RunsInORT(Strategy):
     def setup(self, trainer: pl.Trainer) -> None:
         """Compile the submodules, before the wrapping of a parallel strategy."""
         assert self.lightning_module is not None
-        for name, part in called_parts(self.lightning_module):
+        for name, part in iterate_called_parts(self.lightning_module):
             self._compiled[name] = compile_in_ort(part, settings=self.settings, strict=self.strict)
         super().setup(trainer)
 
     def validation_step(self, *args: object, **kwargs: object) -> Any:
-        return self._evaluated(super().validation_step, *args, **kwargs)
+        return self._run_evaluation(super().validation_step, *args, **kwargs)
 
     def test_step(self, *args: object, **kwargs: object) -> Any:
-        return self._evaluated(super().test_step, *args, **kwargs)
+        return self._run_evaluation(super().test_step, *args, **kwargs)
 
     def predict_step(self, *args: object, **kwargs: object) -> Any:
-        return self._evaluated(super().predict_step, *args, **kwargs)
+        return self._run_evaluation(super().predict_step, *args, **kwargs)
 
     def teardown(self) -> None:
         """Restore the submodules to torch; after training, print and write the reports."""
@@ -154,7 +154,7 @@ class RunsInORT(Strategy):
                     name,
                 )
 
-    def _evaluated(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def _run_evaluation(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with running_in_torch(*(() if self.evaluate_in_ort else self._compiled.values())):
             return step(*args, **kwargs)
 

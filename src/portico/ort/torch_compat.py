@@ -56,7 +56,7 @@ _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 CACHES_TRACES = torch.__version__ >= "2.13"
 
 
-def boxed(module: GraphModule) -> Callable[[list[Any]], Any]:
+def box_inputs(module: GraphModule) -> Callable[[list[Any]], Any]:
     """Return ``module`` as a function of a list of its inputs, which it empties.
 
     Each input is then freed after its last use, so that saved tensors go while the backward runs; releases of torch
@@ -71,7 +71,7 @@ def boxed(module: GraphModule) -> Callable[[list[Any]], Any]:
 
 
 def cacheable(kind: type[OutputCode], compiler: Callable[..., OutputCode]) -> Any:
-    """Mark a compiler of graphs as one whose results AOTAutograd's cache may store."""
+    """Mark a graph compiler whose results AOTAutograd may cache."""
     return SerializableAOTDispatchCompiler(kind, compiler)
 
 

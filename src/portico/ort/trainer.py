@@ -17,9 +17,9 @@ from portico.errors import InputError, InputTypeError
 from portico.loop.core import TrainerCore
 from portico.loop.run import TrainingRun
 from portico.ort.api import compile as compile_in_ort
-from portico.ort.api import compiled_call, running_in_torch
+from portico.ort.api import get_compiled_call, running_in_torch
 from portico.ort.arguments import ORTOptimizerNames, ORTTrainingArguments
-from portico.ort.exporting import example_inputs, exported, save_onnx
+from portico.ort.exporting import example_inputs, export_program, save_onnx
 from portico.ort.report import Report
 from portico.ort.settings import require
 from portico.ort.strategy import RunsInORT
@@ -73,7 +73,7 @@ class ORTCore(TrainerCore):
         num_items_in_batch: "annotations.NumItems",
     ) -> tuple[torch.Tensor, Any]:
         """Run ``compute_loss_func`` and label smoothing in ONNX Runtime too if ``use_module_with_loss`` is set."""
-        call = compiled_call(self.trainer.model)
+        call = get_compiled_call(self.trainer.model)
         has_own_loss = labels is not None or self.trainer.compute_loss_func is not None
         if not (self.trainer.args.use_module_with_loss and has_own_loss and call is not None and call.is_on):
             return super().forward_with_loss(model, inputs, labels, num_items_in_batch)
@@ -81,7 +81,7 @@ class ORTCore(TrainerCore):
             loss_function = self.trainer.compute_loss_func
             if loss_function is None:
                 assert self.trainer.label_smoother is not None, "labels are separate from the inputs"
-                loss_function = partial(self.trainer.label_smoother, **self.smoothing_options(self.trainer.model))
+                loss_function = partial(self.trainer.label_smoother, **self.get_smoothing_options(self.trainer.model))
             self.trainer._module_with_loss = ModuleWithLoss(self.trainer.model, loss_function)
         self.trainer._module_with_loss.train(self.trainer.model.training)
         settings, strict = call.options
@@ -151,7 +151,7 @@ class ORTMixin(Trainer, core=ORTCore):
     def ort_report(self) -> Report | None:
         """What ran where, or ``None`` before the model is compiled."""
         # A hyperparameter search leaves the trainer without a model.
-        call = None if self.model is None else compiled_call(self.model)
+        call = None if self.model is None else get_compiled_call(self.model)
         return call.report if call is not None else None
 
     def train(self, *args: Any, inference_with_ort: bool | None = None, **kwargs: Any) -> TrainOutput:
@@ -165,7 +165,7 @@ class ORTMixin(Trainer, core=ORTCore):
         saves_onnx = self.args.should_save and self.args.save_onnx
         if saves_onnx and self.train_dataset is not None:
             with running_in_torch(self.model):
-                exported(self.model, self._example_inputs())
+                export_program(self.model, self._example_inputs())
         with self._evaluating_in_ort(inference_with_ort):
             output = super().train(*args, **kwargs)
         if saves_onnx:

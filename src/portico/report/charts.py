@@ -114,7 +114,7 @@ def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ..
     return tuple(sorted(values.items()))
 
 
-def training_charts(log_history: Sequence[Mapping[str, Any]], scores: Mapping[str, Sequence[Series]]) -> Markup:
+def draw_training_charts(log_history: Sequence[Mapping[str, Any]], scores: Mapping[str, Sequence[Series]]) -> Markup:
     """Return charts of the loss, of further series by title, and of the learning rate of a training."""
     charts: dict[str, Sequence[Series]] = {
         "Loss": [

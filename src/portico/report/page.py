@@ -125,7 +125,7 @@ def render_page(
 
 
 def check_writable(path: Path) -> None:
-    """Raise an ``InputError`` if a page cannot be written there, before the long work of which it is the report."""
+    """Raise an ``InputError`` if a page cannot be written there, before the long run that it reports on."""
     is_other = path.exists() and not path.is_file()  # a folder, a terminal, a pipe
     if is_other or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError(f"`--report {path}` cannot be written; name a file in a folder that exists.")
@@ -145,7 +145,7 @@ def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup
     """Return a table in a panel; its cells are escaped."""
 
     def cells(form: str, row: Sequence[object]) -> Markup:
-        return Markup().join(Markup(form).format(_without_controls(value)) for value in row)
+        return Markup().join(Markup(form).format(_strip_controls(value)) for value in row)
 
     body = Markup().join(Markup("<tr>{}</tr>").format(cells("<td>{}</td>", row)) for row in rows)
     head = cells('<th scope="col">{}</th>', heads)
@@ -194,17 +194,17 @@ def settings_panels(settings: Mapping[str, Any]) -> Markup:
     top_level = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
     groups: dict[str, Mapping[str, Any]] = {"run": top_level} if top_level else {}
     groups |= {name: value for name, value in settings.items() if isinstance(value, Mapping) and value}
-    shown = {name: {key: _shown(value) for key, value in _flattened(group).items()} for name, group in groups.items()}
+    shown = {name: {key: _format(value) for key, value in _flatten(group).items()} for name, group in groups.items()}
     return panels(macros("parts.html.j2").settings_tables(shown), small=True)
 
 
-def differing_settings(*runs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def compare_settings(*runs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the settings that differ as "first → second", of several runs as "a | b | c", grouped as they are."""
     groups: dict[str, dict[str, str]] = {}
-    flats = [_flattened(settings) for settings in runs]
+    flats = [_flatten(settings) for settings in runs]
     separator = " \u2192 " if len(runs) == 2 else " | "
     for name in dict.fromkeys(name for flat in flats for name in flat):
-        values = [_shown(flat[name]) if name in flat else "not set" for flat in flats]
+        values = [_format(flat[name]) if name in flat else "not set" for flat in flats]
         if len(set(values)) > 1:
             group, _, key = name.rpartition(".")
             groups.setdefault(group or "run", {})[key] = separator.join(values)
@@ -237,18 +237,18 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         # Runs before escaping, on everything but `Markup`.
-        finalize=_without_controls,
+        finalize=_strip_controls,
     )
     environment.filters["getitem"] = lambda mapping, key: mapping[key]  # `attribute=` would split a name at its dots
     environment.filters["number"] = lambda value, spec: format(value, spec)
     # Long names such as "per_device_train_batch_size" may break after an underscore.
     environment.filters["breakable"] = lambda name: Markup("_<wbr>").join(
-        map(escape, _without_controls(name).split("_"))
+        map(escape, _strip_controls(name).split("_"))
     )
     return environment
 
 
-def _without_controls(value: Any) -> Any:
+def _strip_controls(value: Any) -> Any:
     return value.translate(_CONTROLS) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -257,15 +257,15 @@ def asset(name: str) -> str:
     return files("portico.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
         is_group = isinstance(value, Mapping) and value
-        flat |= _flattened(value, f"{prefix}{key}.") if is_group else {f"{prefix}{key}": value}
+        flat |= _flatten(value, f"{prefix}{key}.") if is_group else {f"{prefix}{key}": value}
     return flat
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""The report of a sweep: what its runs tried and reached, as one page that links to the report of each run."""
+"""The report of a sweep: the settings and scores of its runs, as one page that links to the report of each run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ def sweep_page(summary: Mapping[str, Any]) -> str:
             Section("Values and objective", _parallel(summary), "Values"),
             Section("Progress of the search", _progress(summary), "Progress"),
             Section("Importance of the values", panels(shares) + _importance_reasons(summary), "Importance"),
-            Section("All runs", templates.table(summary, shown_value, duration), "Runs"),
+            Section("All runs", templates.table(summary, format_value, duration), "Runs"),
             Section("How to read this page", templates.methods(goals, bool(shares)), "Methods"),
         ],
         kicker="Report of a sweep",
@@ -85,22 +85,22 @@ def sweep_results(summary: Mapping[str, Any]) -> str:
     runs = "1 run" if len(jobs) == 1 else f"{len(jobs):,} runs"
     if len(goals) == 1 and best:
         (name,) = goals
-        return f"{runs}: {listed}. {_reached(jobs, name, best[0], summary['baselines'].get(name, {}))}"
+        return f"{runs}: {listed}. {_describe_best(jobs, name, best[0], summary['baselines'].get(name, {}))}"
     return f"{runs}: {listed}." + (f" {len(best)} of them are not dominated by another." if best else "")
 
 
-def _reached(
+def _describe_best(
     jobs: Sequence[Mapping[str, Any]], name: str, best: Mapping[str, Any], baselines: Mapping[str, float]
 ) -> str:
     """Return what the best run reaches, which other runs reach the same, and whether trivial answers would do."""
     reached = best["objective"][name]
     tied = [job["number"] for job in jobs if job["status"] == "finished" and job["objective"].get(name) == reached]
     who = f"Run {tied[0]} reaches" if len(tied) == 1 else f"Runs {', '.join(map(str, tied))} all reach"
-    sentence = f"{who} {name} {shown_value(reached)}."
-    way = max(baselines, key=lambda one: baselines[one], default=None)
+    sentence = f"{who} {name} {format_value(reached)}."
+    way = max(baselines, key=lambda name: baselines[name], default=None)
     if way is not None:
         relation = "That is no better than" if reached < baselines[way] + _SAME else "That is better than"
-        sentence += f" {relation} {way}, which gives {shown_value(baselines[way])}."
+        sentence += f" {relation} {way}, which gives {format_value(baselines[way])}."
     return sentence
 
 
@@ -114,11 +114,11 @@ def _search(summary: Mapping[str, Any]) -> Markup:
 # ---- Reasons for missing charts
 
 
-def _without(what: str, reason: str) -> Markup:
+def _explain_absence(what: str, reason: str) -> Markup:
     return Markup('<p class="absent">No {}: {}.</p>').format(what, reason)
 
 
-def _unmeasured(summary: Mapping[str, Any]) -> str:
+def _explain_no_scores(summary: Mapping[str, Any]) -> str:
     """Return why no run has a score."""
     if not summary["goals"]:
         return "the sweep has no objective, which objective.metric sets"
@@ -127,20 +127,20 @@ def _unmeasured(summary: Mapping[str, Any]) -> str:
 
 def _importance_reasons(summary: Mapping[str, Any]) -> Markup:
     if not summary["goals"]:
-        return _without("importances", _unmeasured(summary))
+        return _explain_absence("importances", _explain_no_scores(summary))
     reasons = summary["without_importances"].items()
-    return Markup().join(_without(f"importance for {name}", reason) for name, reason in reasons)
+    return Markup().join(_explain_absence(f"importance for {name}", reason) for name, reason in reasons)
 
 
 # ---- Parallel coordinates
 
 
 def _parallel(summary: Mapping[str, Any]) -> Markup:
-    jobs = [job for job in summary["jobs"] if _measured(job, summary["goals"])]
+    jobs = [job for job in summary["jobs"] if _has_scores(job, summary["goals"])]
     if not jobs:
-        return _without("chart", _unmeasured(summary))
+        return _explain_absence("chart", _explain_no_scores(summary))
     if not summary["parameters"]:
-        return _without("chart", "no setting differs between the runs")
+        return _explain_absence("chart", "no setting differs between the runs")
     axes = [_axis(name, [job["values"].get(name) for job in jobs]) for name in summary["parameters"]]
     axes += [_axis(name, [job["objective"][name] for job in jobs], is_goal=True) for name in summary["goals"]]
     lines = []
@@ -163,7 +163,7 @@ def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
         row = {
             value: 100 * (index + 0.5) / (len(found) + len(others)) for index, value in enumerate([*found, *others])
         }
-        labels = [(place, shown_value(value)) for value, place in row.items()]
+        labels = [(place, format_value(value)) for value, place in row.items()]
         places = {value: row[value if _is_number(value) else str(value)] for value in values}
         return Axis(name, title, places, labels, is_goal)
     is_log = not is_goal and found[:1] > [0] and found[-1] > 10 * found[0]
@@ -178,7 +178,7 @@ def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
     for value in named:
         is_free = last - places[value] >= 7 and places[value] - places[found[-1]] >= 7
         if is_free or value == found[-1]:
-            labels.append((places[value], shown_value(value)))
+            labels.append((places[value], format_value(value)))
             last = places[value]
     return Axis(name, title, places, labels, is_goal)
 
@@ -190,8 +190,8 @@ def _progress(summary: Mapping[str, Any]) -> Markup:
     charts = Markup().join(_objective_chart(summary, name) for name in summary["goals"])
     curves = _curves(summary)
     if not charts and not curves:
-        return _without("chart", _unmeasured(summary))
-    absent = Markup() if curves else _without("learning curves", "no run was evaluated during training")
+        return _explain_absence("chart", _explain_no_scores(summary))
+    absent = Markup() if curves else _explain_absence("learning curves", "no run was evaluated during training")
     return panels(charts + curves) + absent
 
 
@@ -201,7 +201,7 @@ def _tradeoffs(summary: Mapping[str, Any]) -> Markup:
     if len(goals) < 2:
         return Markup()
     charts = Markup().join(_tradeoff_chart(summary, *pair) for pair in combinations(goals, 2))
-    return panels(charts) or _without("chart", "no run has a value of two objectives")
+    return panels(charts) or _explain_absence("chart", "no run has a value of two objectives")
 
 
 def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:
@@ -236,9 +236,9 @@ def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:
 
 
 def _tradeoff_chart(summary: Mapping[str, Any], y_name: str, x_name: str) -> Markup:
-    """Return a chart of two objectives with a dot for each run, and what can be had of one for the other."""
+    """Return a chart of two objectives with a dot for each run, and the trade-off between them."""
     goals = {name: summary["goals"][name] for name in (x_name, y_name)}
-    jobs = [job for job in summary["jobs"] if _measured(job, goals)]
+    jobs = [job for job in summary["jobs"] if _has_scores(job, goals)]
     if not jobs:
         return Markup()
     xs, ys = ([job["objective"][name] for job in jobs] for name in goals)
@@ -308,7 +308,7 @@ def _whole_labels(frame: Frame, last: int) -> list[tuple[float, str]]:
 # ---- Runs
 
 
-def _measured(job: Mapping[str, Any], goals: Mapping[str, str]) -> bool:
+def _has_scores(job: Mapping[str, Any], goals: Mapping[str, str]) -> bool:
     return bool(goals) and all(_is_number(job["objective"].get(name)) for name in goals)
 
 
@@ -326,8 +326,8 @@ def _shares(jobs: Sequence[Mapping[str, Any]], goals: Mapping[str, str]) -> list
 
 
 def _line(job: Mapping[str, Any], summary: Mapping[str, Any], share: float, path: str) -> RunLine:
-    shown = [f"{name} {shown_value(value)}" for name, value in job["objective"].items() if _is_number(value)]
-    shown += [f"{name.rpartition('.')[2]} {shown_value(value)}" for name, value in job["values"].items()]
+    shown = [f"{name} {format_value(value)}" for name, value in job["objective"].items() if _is_number(value)]
+    shown += [f"{name.rpartition('.')[2]} {format_value(value)}" for name, value in job["values"].items()]
     is_best = job["number"] in summary["best"]
     status = "" if job["status"] == "finished" else f" ({job['status']})"
     css_class = f"{job['status']}{' best' if is_best else ''}"
@@ -339,7 +339,7 @@ def _best_last(lines: list[RunLine]) -> list[RunLine]:
     return sorted(lines, key=lambda line: ("best" in line.css_class, line.share))
 
 
-def shown_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

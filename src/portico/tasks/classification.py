@@ -157,7 +157,7 @@ class TextClassification(Task[Tokenizer]):
             return default_data_collator
         return DataCollatorWithPadding(processor, pad_to_multiple_of=multiple_of(args))
 
-    def _predicted(self, predictions: Predictions) -> Array:
+    def _decode_predictions(self, predictions: Predictions) -> Array:
         return np.squeeze(first(predictions), axis=-1) if self._is_regression else best_class(predictions)
 
     @property
@@ -167,12 +167,12 @@ class TextClassification(Task[Tokenizer]):
 
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
         names = [name for name in self.score_names if name in _METRICS]
-        predicted, labels = self._predicted(prediction.predictions), label_array(prediction)
+        predicted, labels = self._decode_predictions(prediction.predictions), label_array(prediction)
         found = {name: _METRICS[name](predicted, labels) for name in names}
         return {**found, "combined_score": float(np.mean(list(found.values())))} if len(found) > 1 else found
 
     def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
-        predicted = self._predicted(predictions)
+        predicted = self._decode_predictions(predictions)
         return [f"{prediction:3.3f}" if self._is_regression else self.labels[prediction] for prediction in predicted]
 
     def lines(self, answers: Sequence[str]) -> Sequence[str]:
@@ -212,7 +212,7 @@ class TokenClassification(Task[Tokenizer]):
     def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         self._tokenizer = processor
 
-    def _encoded(self, records: Sequence[Record]) -> Any:
+    def _encode(self, records: Sequence[Record]) -> Any:
         return self._tokenizer(
             [self._words(record) for record in records],
             padding="max_length" if self.pad_to_max_length else False,
@@ -222,7 +222,7 @@ class TokenClassification(Task[Tokenizer]):
         )
 
     def features(self, records: Sequence[Record], processor: Tokenizer) -> Features:
-        encoded = self._encoded(records)
+        encoded = self._encode(records)
         made = rows(encoded)
         for number, (row, record) in enumerate(zip(made, records, strict=True)):
             if self.label_column in record:
@@ -233,10 +233,10 @@ class TokenClassification(Task[Tokenizer]):
                         f"A record has {len(words)} words in '{self.text_column}' and {len(tags)} tags in "
                         f"'{self.label_column}': {' '.join(words)[:100]}; give each word one tag."
                     )
-                row["labels"] = self._aligned(tags, encoded.word_ids(number))
+                row["labels"] = self._align_labels(tags, encoded.word_ids(number))
         return made
 
-    def _aligned(self, tags: Sequence[int], words: Sequence[int | None]) -> list[int]:
+    def _align_labels(self, tags: Sequence[int], words: Sequence[int | None]) -> list[int]:
         """Return the label of each token, given the tags of the words and the word that each token belongs to."""
         aligned = []
         for previous, word in pairwise([None, *words]):
@@ -245,10 +245,10 @@ class TokenClassification(Task[Tokenizer]):
             elif word != previous:
                 aligned.append(tags[word])
             else:
-                aligned.append(self._inside(tags[word]) if self.label_all_tokens else IGNORED)
+                aligned.append(self._find_inside_tag(tags[word]) if self.label_all_tokens else IGNORED)
         return aligned
 
-    def _inside(self, tag: int) -> int:
+    def _find_inside_tag(self, tag: int) -> int:
         inside = "I-" + self.labels[tag].removeprefix("B-")
         return self.labels.index(inside) if inside in self.labels else tag
 
@@ -267,7 +267,7 @@ class TokenClassification(Task[Tokenizer]):
         return entity_scores(self._tags(best_class(prediction.predictions), labels), self._tags(labels, labels))
 
     def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
-        encoded = self._encoded(records)
+        encoded = self._encode(records)
         lines = []
         for number, classes in enumerate(best_class(predictions)):
             pairs = pairwise([None, *encoded.word_ids(number)])

@@ -87,9 +87,9 @@ class TaskData:
                 f"`data.{split}_file` is not set ({shown}); set it to a file of records"
                 + ("." if task.made is None else ", or set none of them to use the embedded data.")
             )
-        return self._made(task.made, split)
+        return self._make_records(task.made, split)
 
-    def _made(self, make: Callable[[Random], Record], split: str) -> list[Record]:
+    def _make_records(self, make: Callable[[Random], Record], split: str) -> list[Record]:
         """Return embedded records; no record of the evaluation set is in the training set, if enough differ."""
         # Neighbouring seeds do not share records.
         draws = [Random(2 * self.seed), Random(2 * self.seed + 1)]
@@ -106,7 +106,7 @@ class TaskData:
         loaded = load_hub_split(str(self.dataset_name), self.dataset_config_name, split)
         kinds = {column: getattr(kind, "feature", kind) for column, kind in loaded.features.items()}
         names = {column: list(kind.names) for column, kind in kinds.items() if hasattr(kind, "names")}
-        records = Records({**row, **{key: _named(row[key], known) for key, known in names.items()}} for row in loaded)
+        records = Records({**row, **{key: _name(row[key], known) for key, known in names.items()}} for row in loaded)
         records.names = names
         return records
 
@@ -120,10 +120,10 @@ def _read(task: Task[Any], source: str | list[str]) -> list[Record]:
     return [record for path in paths for record in task.read(Path(path))]
 
 
-def _named(value: int | list[int], names: Sequence[str]) -> object:
+def _name(value: int | list[int], names: Sequence[str]) -> object:
     """Return the class names of one number or a list of numbers; -1, a missing label, stays."""
     if isinstance(value, list):
-        return [_named(item, names) for item in value]
+        return [_name(item, names) for item in value]
     return value if value == -1 else names[value]
 
 
@@ -131,7 +131,7 @@ def records_of(path: Path) -> Iterator[Record]:
     """Yield the records of a JSON, CSV or TSV file, or the lines of a text file with their line breaks."""
     with open_text(path) as stream:
         if path.suffix in (".csv", ".tsv"):
-            yield from _with_numbers(list(csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")))
+            yield from _convert_numbers(list(csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")))
         elif path.suffix == ".txt":
             yield from ({"text": line} for line in stream)
         else:
@@ -146,7 +146,7 @@ def records_of(path: Path) -> Iterator[Record]:
                 yield entry
 
 
-def _with_numbers(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _convert_numbers(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of a table, converting columns that contain only numbers."""
     for column in table[0] if table else ():
         for kind in (int, float):

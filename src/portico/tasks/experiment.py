@@ -35,19 +35,10 @@ from portico.experiments.experiment import (
     load_model,
     print_scores,
 )
-from portico.experiments.settings import shown_settings
+from portico.experiments.settings import list_settings
 from portico.loop.metrics import TorchMetrics
-from portico.report.charts import Series, curve, training_charts
-from portico.report.page import (
-    REPORT_PAGE,
-    Section,
-    Tile,
-    html_table,
-    macros,
-    render_page,
-    scores_of,
-    settings_panels,
-)
+from portico.report.charts import Series, curve, draw_training_charts
+from portico.report.page import REPORT_PAGE, Section, Tile, html_table, macros, render_page, scores_of, settings_panels
 from portico.tasks.classification import TextClassification
 from portico.tasks.data import TaskData
 from portico.tasks.models import SmallBert
@@ -112,7 +103,7 @@ class TaskExperiment(TrainerExperiment):
             # If none has a target, the error below names the keys of the records.
             usable = list(filter(self.task.has_target, usable)) or usable
         if not usable:
-            raise InputError(f"There are no records in the data for '{split}'; set `data` to others.")
+            raise InputError(f"No records for the '{split}' split; point `data` at a file that has some.")
         if len(usable) < len(records):
             logger.warning(
                 "%d of %d records for '%s' are empty and left out.", len(records) - len(usable), len(records), split
@@ -125,7 +116,7 @@ class TaskExperiment(TrainerExperiment):
         if not unknown:
             return records
         if split == "predict":  # metrics of some records would not describe the predictions
-            return list(map(self.task.without_target, records))
+            return list(map(self.task.remove_target, records))
         raise InputError(
             f"{len(unknown)} of {len(records)} records for '{split}' do not say what the model should return, such as "
             f"number {unknown[0]}, {str(records[unknown[0] - 1])[:100]}; correct them, or set the columns of `task`. "
@@ -151,8 +142,8 @@ class TaskExperiment(TrainerExperiment):
         trainer: Trainer = self.trainer(
             model=model,
             args=args,
-            train_dataset=self.task.limited_features(train, processor, train_limit, training=True),
-            eval_dataset=self.task.limited_features(validation, processor, eval_limit, training=False),
+            train_dataset=self.task.build_features(train, processor, train_limit, training=True),
+            eval_dataset=self.task.build_features(validation, processor, eval_limit, training=False),
             processing_class=processor,
             data_collator=self.task.collator(args, model, processor),
             compute_metrics=self._scores if has_scores else None,
@@ -182,9 +173,9 @@ class TaskExperiment(TrainerExperiment):
         metrics.update(EvalPrediction(*tensors))
         return dict(metrics.compute())
 
-    def evaluated(self, trainer: Trainer) -> dict[str, float]:
+    def evaluate_trainer(self, trainer: Trainer) -> dict[str, float]:
         """Evaluate and return the metrics, including the ``perplexity`` of language models."""
-        return self.intermediate_metrics(super().evaluated(trainer))
+        return self.intermediate_metrics(super().evaluate_trainer(trainer))
 
     def intermediate_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         return {**metrics, **self.task.further_scores(metrics)}
@@ -212,14 +203,14 @@ class TaskExperiment(TrainerExperiment):
         title = type(self.task).__name__
         write_text(folder / REPORT_PAGE, self._page(title, trainer, metrics))
         files = {"Report": str(folder / REPORT_PAGE), "Everything else": str(folder)}
-        scores = {_label(name): f"{value:.4g}" for name, value in self._shown_scores(metrics).items()}
+        scores = {_label(name): f"{value:.4g}" for name, value in self._select_scores(metrics).items()}
         print_scores(title, "Held-out records", scores, files=files, seconds=seconds)
 
-    def _shown_scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    def _select_scores(self, metrics: Mapping[str, float]) -> dict[str, float]:
         return scores_of(metrics, *self.objective, further=self.task.further_scores(metrics))
 
     def _page(self, title: str, trainer: Trainer, metrics: Mapping[str, float]) -> str:
-        scores = self._shown_scores(metrics)
+        scores = self._select_scores(metrics)
         percents = {name: 100 * value for name, value in scores.items() if name.endswith(_FRACTIONS)}
         tiles = [
             Tile(_label(name), f"{percents[name]:.1f}" if name in percents else f"{value:.4g}", percents.get(name))
@@ -231,14 +222,14 @@ class TaskExperiment(TrainerExperiment):
             for name in scores
             if name != "loss"
         }
-        settings = {name: shown_settings(getattr(self, name)) for name in ("task", "data", "model")}
+        settings = {name: list_settings(getattr(self, name)) for name in ("task", "data", "model")}
         settings["model"]["parameters"] = trainer.get_num_trainable_parameters()
         return render_page(
             title,
             f"{metrics['eval_samples']:,} held-out records.",
             macros("parts.html.j2").tiles(tiles),
             [
-                Section("Training history", training_charts(history, curves), "Learning"),
+                Section("Training history", draw_training_charts(history, curves), "Learning"),
                 Section("Examples", self._examples()),
                 Section("Settings", settings_panels({**settings, "args": getattr(self.args, "keywords", {})})),
             ],
@@ -259,10 +250,10 @@ class TaskExperiment(TrainerExperiment):
             for number, (record, gold, answer) in enumerate(zip(records, golds, answers, strict=True))
         ]
         cells.sort(key=lambda row: row[1] == row[2])
-        return html_table(("record", "expected", "predicted"), [list(map(_shortened, row)) for row in cells])
+        return html_table(("record", "expected", "predicted"), [list(map(_shorten, row)) for row in cells])
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ..."
 
 

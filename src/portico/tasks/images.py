@@ -123,8 +123,8 @@ class Pictures(Dataset[Mapping[str, Any]]):
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         record = self.records[index]
-        image = _opened(value_of(record, self.task.image_column, "image_column"))
-        pixels = torch.from_numpy(np.array(self._varied(image) if self.varied else self._whole(image)))
+        image = _open(value_of(record, self.task.image_column, "image_column"))
+        pixels = torch.from_numpy(np.array(self._augment(image) if self.varied else self._whole(image)))
         pixels = pixels.permute(2, 0, 1).contiguous().float().div(255)
         mean, std = (
             torch.tensor(value)[:, None, None] for value in (self.processor.image_mean, self.processor.image_std)
@@ -139,7 +139,7 @@ class Pictures(Dataset[Mapping[str, Any]]):
         edge = size.get("shortest_edge")
         return (size["width"], size["height"]) if edge is None else (edge, edge)
 
-    def _varied(self, image: "Image") -> "Image":
+    def _augment(self, image: "Image") -> "Image":
         from PIL.Image import Resampling, Transpose
 
         left, top, width, height = random_part(*image.size, self.task.least_area)
@@ -161,7 +161,7 @@ class Pictures(Dataset[Mapping[str, Any]]):
         return image.crop((left, top, left + width, top + height))
 
 
-def _opened(picture: "str | Path | Image") -> "Image":
+def _open(picture: "str | Path | Image") -> "Image":
     if not isinstance(picture, str | Path):
         return picture.convert("RGB")
     from PIL import Image

@@ -61,7 +61,7 @@ class LanguageModeling(Task[Tokenizer]):
     @abstractmethod
     def features(self, records: Sequence[Record], processor: Tokenizer) -> list[dict[str, Any]]: ...
 
-    def limited_features(
+    def build_features(
         self, records: Sequence[Record], processor: Tokenizer, limit: int | None, *, training: bool
     ) -> list[dict[str, Any]] | None:
         if not records:
@@ -93,10 +93,10 @@ class LanguageModeling(Task[Tokenizer]):
                 f"{type(model).__name__}; use mode=evaluate."
             )
         texts = (next(iter(self.texts(record))).rstrip("\n") for record in records)
-        return [self._completed(text, model, tokenizer) for text in texts], {}
+        return [self._complete_text(text, model, tokenizer) for text in texts], {}
 
     @abstractmethod
-    def _completed(self, text: str, model: PreTrainedModel, tokenizer: Tokenizer) -> str:
+    def _complete_text(self, text: str, model: PreTrainedModel, tokenizer: Tokenizer) -> str:
         """Return a text with the tokens that the model adds."""
 
 
@@ -144,7 +144,7 @@ class CausalLM(LanguageModeling):
         predicted, labels = first(prediction.predictions), label_array(prediction)
         return {"accuracy": accuracy(predicted[:, :-1], labels[:, 1:])}
 
-    def _completed(self, text: str, model: PreTrainedModel, tokenizer: Tokenizer) -> str:
+    def _complete_text(self, text: str, model: PreTrainedModel, tokenizer: Tokenizer) -> str:
         """Return a text with its most likely continuation."""
         tokens = tokenizer(text, return_tensors="pt").to(model.device)
         tokens_T = tokens["input_ids"][0]
@@ -202,7 +202,7 @@ class MaskedLM(LanguageModeling):
         is_masked = labels != IGNORED
         return {"accuracy": accuracy(first(prediction.predictions)[is_masked], labels[is_masked])}
 
-    def _completed(self, text: str, model: PreTrainedModel, tokenizer: Tokenizer) -> str:
+    def _complete_text(self, text: str, model: PreTrainedModel, tokenizer: Tokenizer) -> str:
         """Return a text with its mask tokens replaced by the most likely ones."""
         tokens = tokenizer(text, truncation=True, return_tensors="pt").to(model.device)
         ids_T = tokens["input_ids"][0]

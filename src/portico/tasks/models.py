@@ -74,7 +74,7 @@ class TaskModel(ABC, Generic[ProcessorT]):
         """
         if self.name_or_path is not None:
             check_unshaped(self.config, self.name_or_path, self.kind)
-            model, processor = self._pretrained(task, labels)
+            model, processor = self._load_pretrained(task, labels)
         else:
             model, processor = self._new(task, texts, labels)
         set_attention(model, self.attn_implementation)
@@ -93,7 +93,7 @@ class TaskModel(ABC, Generic[ProcessorT]):
                 processor.model_max_length = config.max_position_embeddings
             return task.model_class.from_config(config), processor
 
-    def _pretrained(self, task: Task[Any], labels: Sequence[Any]) -> tuple[Any, Any]:
+    def _load_pretrained(self, task: Task[Any], labels: Sequence[Any]) -> tuple[Any, Any]:
         name = str(self.name_or_path)
         what = task.model_class.__name__.removeprefix("AutoModelFor")
         with loading_model(

@@ -88,7 +88,7 @@ class Task(ABC, Generic[ProcessorT]):
         label = record.get(self.label_column)
         return label is not None and not (type(label) is int and label == -1)
 
-    def without_target(self, record: Record) -> Record:
+    def remove_target(self, record: Record) -> Record:
         """Return a record without what a model should return for it."""
         return {key: value for key, value in record.items() if key != self.label_column}
 
@@ -113,7 +113,7 @@ class Task(ABC, Generic[ProcessorT]):
         """Return model inputs to train on; by default the result of :meth:`features`."""
         return self.features(records, processor)
 
-    def limited_features(
+    def build_features(
         self, records: Sequence[Record], processor: ProcessorT, limit: int | None, *, training: bool
     ) -> Features | None:
         """Return the features of the first ``limit`` records; ``None`` without records."""

@@ -6,12 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from torchmetrics.text import SacreBLEUScore
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    DataCollatorForSeq2Seq,
-    EvalPrediction,
-    PreTrainedModel,
-)
+from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, EvalPrediction, PreTrainedModel
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError, MissingPackageError
@@ -75,7 +70,7 @@ class TextToText(Task[Tokenizer]):
     def has_target(self, record: Record) -> bool:
         return self._target(record) is not None
 
-    def without_target(self, record: Record) -> Record:
+    def remove_target(self, record: Record) -> Record:
         return {key: value for key, value in record.items() if key != self.target_column}
 
     def golds(self, records: Sequence[Record]) -> list[str]:
@@ -118,17 +113,17 @@ class TextToText(Task[Tokenizer]):
         multiple = multiple_of(args)
         return DataCollatorForSeq2Seq(processor, model=model, label_pad_token_id=IGNORED, pad_to_multiple_of=multiple)
 
-    def _filled(self, tokens: Array) -> Array:
+    def _fill_padding(self, tokens: Array) -> Array:
         # Rows of different batches are padded with -100, which no tokenizer decodes.
         pad: Any = self._tokenizer.pad_token_id
         return np.where(tokens < 0, pad, tokens)
 
-    def _decoded(self, tokens: Array) -> list[str]:
-        texts = self._tokenizer.batch_decode(self._filled(tokens), skip_special_tokens=True)
+    def _decode(self, tokens: Array) -> list[str]:
+        texts = self._tokenizer.batch_decode(self._fill_padding(tokens), skip_special_tokens=True)
         return [text.strip() for text in texts]
 
     def answers(self, predictions: Predictions, records: Sequence[Record]) -> list[str]:
-        return [" ".join(text.split()) for text in self._decoded(first(predictions))]
+        return [" ".join(text.split()) for text in self._decode(first(predictions))]
 
     @property
     def score_names(self) -> Sequence[str]:
@@ -136,8 +131,8 @@ class TextToText(Task[Tokenizer]):
 
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
         tokens = first(prediction.predictions)
-        scores = self.text_scores(self._decoded(tokens), self._decoded(label_array(prediction)))
-        lengths = np.count_nonzero(self._filled(tokens) != self._tokenizer.pad_token_id, axis=1)
+        scores = self.text_scores(self._decode(tokens), self._decode(label_array(prediction)))
+        lengths = np.count_nonzero(self._fill_padding(tokens) != self._tokenizer.pad_token_id, axis=1)
         return {**scores, "gen_len": round(float(np.mean(lengths)), 4)}
 
     def text_scores(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
@@ -218,8 +213,8 @@ class Translation(TextToText):
     def _target(self, record: Record) -> str | None:
         return super()._target(self._pair(record))
 
-    def without_target(self, record: Record) -> Record:
-        return {**record, self.translation_column: super().without_target(self._pair(record))}
+    def remove_target(self, record: Record) -> Record:
+        return {**record, self.translation_column: super().remove_target(self._pair(record))}
 
     def _pair(self, record: Record) -> Mapping[str, Any]:
         pair: Mapping[str, Any] = value_of(record, self.translation_column, "translation_column")

@@ -111,9 +111,9 @@ def test_copies_share_memory_as_the_originals_do():
     writer = BackgroundWriter()
     base = torch.arange(6.0)
     state = {"a": base, "b": base[2:].reshape(2, 2).T, "c": [torch.ones(2)], "d": 3}
-    assert writer.copied(state) is state
+    assert writer.copy_state(state) is state
     writer.collect()
-    copy = writer.copied(state)
+    copy = writer.copy_state(state)
     base.zero_()
     assert copy["a"].tolist() == list(range(6))
     assert copy["b"].tolist() == [[2, 4], [3, 5]]
@@ -128,7 +128,7 @@ def test_memory_of_copies_is_used_again():
     for number in range(2):
         state["a"].fill_(number)
         writer.collect()
-        copy = writer.copied(state)
+        copy = writer.copy_state(state)
         writer.start(Path("checkpoint-1"), lambda group: None, uses_collectives=False)
         writer.wait()
         assert copy["a"].tolist() == [number] * 4
@@ -138,7 +138,7 @@ def test_memory_of_copies_is_used_again():
     assert places[0] == places[1]
     writer.release()
     writer.collect()
-    assert writer.copied(state)["b"].untyped_storage().nbytes() == 16
+    assert writer.copy_state(state)["b"].untyped_storage().nbytes() == 16
 
 
 def test_the_first_copies_have_memory_from_the_first_step_on(tmp_path):

@@ -129,7 +129,7 @@ def read_manifest(folder):
     # As when the run is resumed: what the manifest does not list is not read.
     load_weights(Line(), str(folder))
     resume.load_rng_state(str(folder), arguments())
-    resume.saved_position(str(folder))
+    resume.read_position(str(folder))
 
 
 @cache
@@ -188,7 +188,7 @@ FORMATS = {
     "optimizer of FSDP": (optimizer_of_fsdp, read_optimizer, ["*.bin"]),
     "pickled weights": (pickled_weights, read_weights, ["*.bin"]),
     "pickled shards": (sharded_weights, read_weights, ["*.bin", "*.json"]),
-    "position": (position, lambda folder: resume.saved_position(str(folder)), [POSITION_FILE]),
+    "position": (position, lambda folder: resume.read_position(str(folder)), [POSITION_FILE]),
     "manifest": (whole_checkpoint, read_manifest, [MANIFEST_FILE]),
     "AllenNLP": (allennlp, read_allennlp, ["*.th"]),
     "Arrow": (stored_dataset, read_examples, ["*.arrow", "*.json"]),

@@ -14,7 +14,7 @@ import fake_experiment
 from fresh_process import LARGE, assert_runs_anew, python
 from portico.cli.app import objective_value
 from portico.cli.composition import experiment_names
-from portico.cli.errors import in_words_of_the_command_line
+from portico.cli.errors import translate_message
 from portico.cli.jobs import GRID_SWEEPER, OPTUNA_SWEEPER
 from portico.cli.sweeps import SweepFolder, reported_sweep
 from portico.commands.sweep import main as report_command
@@ -62,7 +62,7 @@ def test_run_gets_plain_values_and_its_folder(train, tmp_path):
     ],
 )
 def test_errors_of_python_code_are_told_in_words_of_the_command_line(message, expected):
-    assert in_words_of_the_command_line(message) == expected
+    assert translate_message(message) == expected
 
 
 def test_callbacks_and_loggers_arrive_as_objects(train, tmp_path):

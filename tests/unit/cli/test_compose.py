@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 import portico
 from fake_experiment import OVERRIDES
 from portico.cli import compose
-from portico.cli.composition import checked, experiment_names, experiment_of, known_names
+from portico.cli.composition import check_settings, experiment_names, experiment_of, find_known_names
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS
 from portico.errors import InputError
 
@@ -154,7 +154,7 @@ def test_first_guesses_are_answered_with_a_key_of_the_chosen_experiment(experime
         compose([f"++{guess}=1" for guess in answers], experiment=experiment)
     given = dict(re.findall(r"'([^']+)' is not a setting; use (.+?)\.(?= '|$)", str(caught.value)))
     assert given == answers
-    known = known_names([f"experiment={experiment}", "lr=1"])
+    known = find_known_names([f"experiment={experiment}", "lr=1"])
     named = [key for answer in answers.values() for key in re.findall(r"\b\w+\.[a-z]\w*", answer)]
     assert not set(named) - set(known)
 
@@ -249,7 +249,9 @@ def test_no_key_of_the_help_ends_in_a_traceback(experiment, tmp_path):
     kinds = ["x", 1.5, True, [1, "a"], {"a": 1}]
     # The arguments of the two experiments are the same.
     keys = [
-        key for key in known_names([f"experiment={experiment}", "lr=1"]) if experiment != "mrc" or "args" not in key
+        key
+        for key in find_known_names([f"experiment={experiment}", "lr=1"])
+        if experiment != "mrc" or "args" not in key
     ]
     for key, value in product(keys, kinds):
         group, _, name = key.partition(".")
@@ -258,7 +260,7 @@ def test_no_key_of_the_help_ends_in_a_traceback(experiment, tmp_path):
             values = {**(settings.get(group) or {}), **values}
         if group not in EVERYWHERE:
             with suppress(InputError):
-                experiment_of(checked({**settings, group: values}), str(tmp_path)).training_arguments()
+                experiment_of(check_settings({**settings, group: values}), str(tmp_path)).build_arguments()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ time.sleep(60)
 """
 PARENT = f"""
 import os, subprocess, sys
-from portico.distributed.children import ending_with_this
-subprocess.run([sys.executable, "-c", {CHILD!r}], env=ending_with_this(os.environ))
+from portico.distributed.children import build_child_environment
+subprocess.run([sys.executable, "-c", {CHILD!r}], env=build_child_environment(os.environ))
 """
 
 

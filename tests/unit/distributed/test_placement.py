@@ -9,21 +9,21 @@ from transformers import TrainingArguments as HuggingFaceArguments
 from transformers.utils import logging as hf_logging
 
 from models import toy_arguments
-from portico.distributed.placement import lightning_placement, resolve_strategy
+from portico.distributed.placement import resolve_placement, resolve_strategy
 from portico.errors import InputError
 
 ON_THE_CPU = {"accelerator": "cpu", "strategy": "auto", "devices": 1, "num_nodes": 1, "precision": "32-true"}
 
 
 def test_placement_of_either_arguments_class(tmp_path):
-    assert lightning_placement(toy_arguments(tmp_path)) == ON_THE_CPU
-    assert lightning_placement(toy_arguments(tmp_path, HuggingFaceArguments)) == ON_THE_CPU
+    assert resolve_placement(toy_arguments(tmp_path)) == ON_THE_CPU
+    assert resolve_placement(toy_arguments(tmp_path, HuggingFaceArguments)) == ON_THE_CPU
 
 
 @pytest.mark.parametrize("devices", ["two", "0,x"])
 def test_devices_that_are_no_number(devices, tmp_path):
     with pytest.raises(InputError, match=f"`devices='{devices}'` is not a number of devices; use an int"):
-        lightning_placement(toy_arguments(tmp_path, devices=devices))
+        resolve_placement(toy_arguments(tmp_path, devices=devices))
 
 
 @pytest.mark.parametrize(
@@ -36,25 +36,25 @@ def test_devices_that_are_no_number(devices, tmp_path):
     ],
 )
 def test_placement_of_arguments(changes, expected, tmp_path):
-    assert lightning_placement(toy_arguments(tmp_path, **changes)) == {**ON_THE_CPU, **expected}
+    assert resolve_placement(toy_arguments(tmp_path, **changes)) == {**ON_THE_CPU, **expected}
 
 
 def test_fp16_becomes_16_mixed(tmp_path, monkeypatch):
     args = toy_arguments(tmp_path)
     args.fp16, args.use_cpu = True, False
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert lightning_placement(args)["precision"] == "16-mixed"
+    assert resolve_placement(args)["precision"] == "16-mixed"
 
 
 def test_fp16_on_a_cpu_trains_in_float32_with_a_warning(tmp_path, caplog):
     hf_logging.warning_once.cache_clear()
-    assert lightning_placement(toy_arguments(tmp_path, fp16=True))["precision"] == "32-true"
+    assert resolve_placement(toy_arguments(tmp_path, fp16=True))["precision"] == "32-true"
     assert "`fp16=True` has no effect on a CPU" in caplog.text
 
 
 def test_devices_from_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert lightning_placement(toy_arguments(tmp_path))["devices"] == 2
+    assert resolve_placement(toy_arguments(tmp_path))["devices"] == 2
 
 
 TORCHRUN = {"LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "2"}

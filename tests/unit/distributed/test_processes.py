@@ -25,7 +25,7 @@ from fresh_process import environment
 from models import Points, toy_arguments, toy_trainer
 from parity.peers import untimed
 from portico.distributed import processes, signals
-from portico.distributed.processes import _cause, _pickled, kill_children, kill_children_on_error
+from portico.distributed.processes import _cause, _pickle_error, kill_children, kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
 from releases import forks_after_training
 
@@ -349,7 +349,7 @@ def test_process_that_waits_for_another_ends_in_time_after_sigterm(tmp_path):
 
 def test_a_killed_worker_is_named_and_not_the_others_that_the_launcher_then_terminates(tmp_path):
     terminated = SystemExit(128 + signal.SIGTERM)
-    (tmp_path / "error-1").write_bytes(_pickled(terminated, "1"))
+    (tmp_path / "error-1").write_bytes(_pickle_error(terminated, "1"))
     killed, other = SimpleNamespace(exitcode=-signal.SIGKILL), SimpleNamespace(exitcode=1)
     error, _ = _cause([killed, other], tmp_path, set())
     assert str(error).startswith("Process 0 ended with exit code -9; ")

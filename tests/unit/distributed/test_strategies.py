@@ -18,7 +18,7 @@ from portico.distributed.strategies import (
     ddp_strategy,
     fsdp_sharding,
     refuse_sharded_weights,
-    sharded_strategy,
+    resolve_sharding,
 )
 from portico.errors import InputError
 from portico.loop import validation
@@ -151,7 +151,7 @@ def args(tmp_path, monkeypatch):
 
 
 def test_no_sharding_by_default(args):
-    assert sharded_strategy(args) is None
+    assert resolve_sharding(args) is None
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ def test_sharded_weights_that_cannot_be_saved_are_judged_at_the_training(tmp_pat
 def test_two_strategies_are_rejected(args):
     args.fsdp, args.strategy = True, "ddp"
     with pytest.raises(InputError, match="`fsdp` and `strategy` each choose a strategy"):
-        sharded_strategy(args)
+        resolve_sharding(args)
 
 
 def test_sharded_weights_are_not_written_by_checkpoint(tmp_path):

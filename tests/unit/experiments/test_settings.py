@@ -9,13 +9,13 @@ from portico.arguments import argument_rules
 from portico.errors import InputError
 from portico.experiments.settings import (
     NO_DEFAULT,
+    collect_further_keys,
+    list_settings,
     plain_value,
     rule_of,
     schema_of,
     setting,
-    shown_settings,
     suggestion,
-    without_further_keys,
 )
 from portico.gradient_descent.topics import BagOfWordsClassifier
 from portico.mrc import SquadV2
@@ -143,9 +143,9 @@ def test_a_plain_value_shares_nothing_with_the_default_it_is_made_of():
 def test_further_keys_are_collected():
     assert {"hidden_size", "name_or_path"} <= set(schema_of(EncoderModel).known)
     assert "config" not in schema_of(EncoderModel).known
-    values = without_further_keys(EncoderModel, {"head": "span", "hidden_size": 8})
+    values = collect_further_keys(EncoderModel, {"head": "span", "hidden_size": 8})
     assert values == {"head": "span", "config": {"hidden_size": 8}}
-    assert shown_settings(EncoderModel(**values))["hidden_size"] == 8
+    assert list_settings(EncoderModel(**values))["hidden_size"] == 8
 
 
 def test_a_constructor_says_everything_about_its_keys():

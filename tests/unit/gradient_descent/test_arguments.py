@@ -17,7 +17,7 @@ from portico.gradient_descent import (
     Trainer,
     from_params,
 )
-from portico.gradient_descent.arguments import lightning_placement, lightning_precision
+from portico.gradient_descent.arguments import resolve_placement, resolve_precision
 from unit.gradient_descent.plain_training import (
     Net,
     PlainTraining,
@@ -238,11 +238,11 @@ def test_arguments_that_allennlp_trains_with(options, tmp_path, caplog):
 
 
 def placed(*, cuda_device=-1, distributed=False, world_size=1, **chosen):
-    return lightning_placement(cuda_device, distributed, world_size, chosen)
+    return resolve_placement(cuda_device, distributed, world_size, chosen)
 
 
 def precision_of(*, opt_level=None, use_amp=False, precision=None, accelerator="cuda"):
-    return lightning_precision(opt_level, use_amp, True, precision, accelerator)
+    return resolve_precision(opt_level, use_amp, True, precision, accelerator)
 
 
 def test_placement_in_lightnings_words():

@@ -15,8 +15,8 @@ from transformers.optimization import (
 
 from portico import gradient_descent
 from portico.gradient_descent import ConfigurationError, LearningRateScheduler, MomentumScheduler
-from portico.gradient_descent.construction import as_lazy, from_params
-from portico.gradient_descent.schedulers import as_learning_rate_scheduler
+from portico.gradient_descent.construction import from_params, make_lazy
+from portico.gradient_descent.schedulers import wrap_scheduler
 
 STEPS_PER_EPOCH = 4
 NUM_EPOCHS = 50
@@ -120,7 +120,7 @@ def test_reduce_on_plateau():
 def test_optimizer_with_a_rate_of_its_own_is_refused(params):
     optimizer = Adafactor([torch.nn.Parameter(torch.zeros(1))], lr=None)
     with pytest.raises(ConfigurationError, match=r"`lr=None` of Adafactor .* set `lr` .*`relative_step=False`"):
-        as_lazy(LearningRateScheduler, params).construct(optimizer=optimizer)
+        make_lazy(LearningRateScheduler, params).construct(optimizer=optimizer)
 
 
 def test_noam():
@@ -384,10 +384,10 @@ def test_momentum_field_is_required():
 
 def test_torch_schedulers_are_wrapped():
     optimizer = make_optimizer()
-    scheduler = as_learning_rate_scheduler(torch_schedules.StepLR(optimizer, 1))
+    scheduler = wrap_scheduler(torch_schedules.StepLR(optimizer, 1))
     optimizer.step()
     scheduler.step()
     assert scheduler.get_values() == [BASE * 0.1]
-    plateau = as_learning_rate_scheduler(torch_schedules.ReduceLROnPlateau(optimizer))
+    plateau = wrap_scheduler(torch_schedules.ReduceLROnPlateau(optimizer))
     with pytest.raises(ConfigurationError, match="requires a validation metric"):
         plateau.step()

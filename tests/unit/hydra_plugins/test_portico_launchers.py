@@ -16,7 +16,7 @@ import pytest
 import fake_experiment
 from fresh_process import environment
 from hostile_folders import RUN, WAYS, detour, elsewhere_of, is_untouched
-from hydra_plugins.portico_launchers import CommandLauncher, JoblibLauncher, StartedJob, SubmititLauncher, logged
+from hydra_plugins.portico_launchers import CommandLauncher, JoblibLauncher, StartedJob, SubmititLauncher, log_output
 from portico.cli.jobs import SweepJob
 
 CHECKOUT = Path(__file__).parents[3]
@@ -170,7 +170,7 @@ def test_the_log_of_a_job_is_new_where_its_name_leads_elsewhere(way, tmp_path, m
     job = SweepJob(folder=tmp_path / RUN, number=0, overrides=[])
     detour(job.folder / "job.log", way)
     composed = SimpleNamespace(hydra=None)
-    monkeypatch.setattr("hydra_plugins.portico_launchers.prepared_job", lambda *_: (composed, job))
+    monkeypatch.setattr("hydra_plugins.portico_launchers.prepare_job", lambda *_: (composed, job))
     monkeypatch.setattr("hydra_plugins.portico_launchers.command_of_job", lambda *_: ["echo", "ours"])
     launcher = CommandsAlone()
     launcher.setup(hydra_context=None, task_function=None, config=None)
@@ -186,7 +186,7 @@ def test_threads_of_a_job_are_those_of_the_user_if_there_are_any(monkeypatch, tm
     if of_the_user is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", of_the_user)
     show = [sys.executable, "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
-    subprocess.run(logged(show, tmp_path / "job.log", 3), check=True)
+    subprocess.run(log_output(show, tmp_path / "job.log", 3), check=True)
     assert (tmp_path / "job.log").read_text() == f"{expected}\n"
 
 

@@ -34,7 +34,7 @@ from parity.curves import WithColumns, span
 from portico.arguments import CORRECTIONS, correction_names
 from portico.data.loaders import DataLoaderConfig, prepare_data_loader, skip_first_batches
 from portico.errors import InputError
-from portico.loop.corrections import WatchedCount, own_and_repeated, with_rows
+from portico.loop.corrections import WatchedCount, count_repeats, resize_rows
 from releases import since_torch
 
 DOCS = Path(__file__).parents[3] / "docs" / "corrections.md"
@@ -314,7 +314,7 @@ def test_every_example_is_the_own_one_of_one_process(options, size, num_skipped)
         loader = skip_first_batches(loader, num_skipped) if num_skipped else loader
         count = 0
         for batch in loader:
-            num_own, count = own_and_repeated(len(batch), loader)
+            num_own, count = count_repeats(len(batch), loader)
             seen += batch[:num_own].tolist()
         repeated.add(count)
     assert sorted(seen) == list(range(4 * num_skipped, size))
@@ -333,11 +333,11 @@ class Broadcast:
 
 def test_rows_are_cut_and_completed():
     data = {"a": torch.arange(3), "b": [torch.tensor(1.0), torch.ones(3, 2)], "c": "name", "d": torch.ones(2)}
-    cut = with_rows(data, 3, 2)
+    cut = resize_rows(data, 3, 2)
     assert cut["a"].tolist() == [0, 1]
     assert [tuple(part.shape) for part in cut["b"]] == [(), (2, 2)]
-    assert with_rows(cut["a"], 2, 4).tolist() == [0, 1, 1, 1]
-    assert with_rows(data, 3, 3) is data
+    assert resize_rows(cut["a"], 2, 4).tolist() == [0, 1, 1, 1]
+    assert resize_rows(data, 3, 3) is data
 
 
 # Evaluation

@@ -243,7 +243,7 @@ def test_fast_dev_run_evaluates_without_a_strategy_and_closes_its_window(tmp_pat
 
 def test_fast_dev_run_cannot_resume(tmp_path):
     toy_trainer(tmp_path, save_strategy="steps", save_steps=2).train()
-    with pytest.raises(portico.InputError, match="`fast_dev_run` takes the first steps"):
+    with pytest.raises(portico.InputError, match="`fast_dev_run` runs only the first steps"):
         with_kwargs(tmp_path, fast_dev_run=True).train(resume_from_checkpoint=True)
 
 

@@ -9,7 +9,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.trainer_pt_utils import EvalLoopContainer
 
 from portico.errors import InputError
-from portico.loop.outputs import GrowingArray, OutputBuffer, OutputList, to_arrays
+from portico.loop.outputs import GrowingArray, OutputBuffer, OutputList, convert_to_arrays
 
 
 def joined(*batches, **options):
@@ -206,9 +206,9 @@ def test_result_empties_the_buffer(collect):
 
 
 def test_bfloat16_becomes_float32():
-    assert to_arrays(torch.ones(1, dtype=torch.bfloat16)).dtype == np.float32
-    assert to_arrays(torch.ones(1, requires_grad=True)).dtype == np.float32
-    assert to_arrays("text") == "text"
+    assert convert_to_arrays(torch.ones(1, dtype=torch.bfloat16)).dtype == np.float32
+    assert convert_to_arrays(torch.ones(1, requires_grad=True)).dtype == np.float32
+    assert convert_to_arrays("text") == "text"
 
 
 def test_model_outputs_are_nested_tensors():

@@ -69,7 +69,7 @@ def test_windows_cover_each_epoch_once(num_batches, accumulation, epochs):
 
 
 def resumed_after(global_step, *, skips_data):
-    return ResumePoint.after(
+    return ResumePoint.locate(
         global_step, num_update_steps_per_epoch=3, gradient_accumulation_steps=3, skips_data=skips_data
     )
 

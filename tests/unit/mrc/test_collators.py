@@ -6,7 +6,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast, defau
 
 from portico.experiments.from_scratch import train_wordpiece_tokenizer
 from portico.mrc import BeamSearchCollator, Featurizer, FiDDataCollator, TargetTypeCollator
-from portico.mrc.collators import RightPaddingCollator, by_columns, head_collator
+from portico.mrc.collators import RightPaddingCollator, batch_by_columns, head_collator
 from portico.mrc.corpus import generate
 from portico.mrc.generative import new_generator
 
@@ -153,7 +153,7 @@ def test_batches_of_columns_equal_those_of_rows(side, pad, dropped):
     collators = [DataCollatorWithPadding(tokenizer), default_data_collator]
     collators.append(TargetTypeCollator(tokenizer, collators[0]))
     for collator in collators:
-        columns, quick = by_columns(features, collator)
+        columns, quick = batch_by_columns(features, collator)
         assert quick is not collator
         for indices in ([0], [1], [0, 1, 2, 3], [5, 0, 7, 3], list(range(len(features)))):
             rows = [features[i] for i in indices]
@@ -179,11 +179,11 @@ def test_other_collators_get_the_rows_themselves():
     class Own(DataCollatorWithPadding):
         pass
 
-    view, _ = by_columns(features, DataCollatorWithPadding(words))
+    view, _ = batch_by_columns(features, DataCollatorWithPadding(words))
     assert [next(iter(DataLoader(one, collate_fn=list)))[0] for one in (features, view)] == [features[0]] * 2
     assert view.__getitems__ is not None
     assert features.__getitems__ is view.remove_columns(["example_id"]).__getitems__ is None
     for collator in (Own(words), DataCollatorWithPadding(words, pad_to_multiple_of=8), lambda rows: rows):
-        assert by_columns(features, collator) == (features, collator)
+        assert batch_by_columns(features, collator) == (features, collator)
     rows = [features[0]]
-    assert by_columns(rows, default_data_collator) == (rows, default_data_collator)
+    assert batch_by_columns(rows, default_data_collator) == (rows, default_data_collator)

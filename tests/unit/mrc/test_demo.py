@@ -16,7 +16,7 @@ import pytest
 from portico.commands.demo import main
 from portico.errors import InputError
 from portico.mrc import Reader
-from portico.mrc.demo import LIMITS, Demo, DemoExample, Turn, Turns, demo_page, listening_socket, read_example
+from portico.mrc.demo import LIMITS, Demo, DemoExample, Turn, Turns, demo_page, open_socket, read_example
 from portico.mrc.question_results import question_result
 from portico.mrc.report.results import RunRecord
 from portico.mrc.report.run_page import example_questions, record_run
@@ -32,7 +32,7 @@ def reader(model_folder):
 
 @contextmanager
 def serving(reader, limits=LIMITS):
-    with listening_socket(0) as listener:
+    with open_socket(0) as listener:
         demo = Demo("A reader", reader, DemoExample(), port=listener.getsockname()[1], limits=limits)
         server = demo.server()
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -233,7 +233,7 @@ def test_what_is_not_a_form_of_the_page_is_refused(server, capfd, body, headers,
 
 
 def test_only_this_machine_is_served():
-    with listening_socket(0) as listener:
+    with open_socket(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 

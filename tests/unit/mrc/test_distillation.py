@@ -5,7 +5,7 @@ from transformers import BertConfig, BertForQuestionAnswering
 
 from portico import InputError, Trainer, TrainingArguments
 from portico.mrc import EXTRACTIVE_HEAD, Distillation, DistillationMixin, ModelForDownstreamTasks
-from portico.mrc.distillation import load_teacher, teaching_parts
+from portico.mrc.distillation import build_teacher_arguments, load_teacher
 
 SHAPE = {
     "hidden_size": 8,
@@ -149,10 +149,10 @@ def test_a_missing_teacher_and_one_with_another_vocabulary_are_refused(tmp_path)
 
 def test_settings_choose_teacher_and_loss(tmp_path):
     reader().save_pretrained(tmp_path)
-    assert teaching_parts({"teacher": None, "distillation_loss": None}, reader()) == {}
+    assert build_teacher_arguments({"teacher": None, "distillation_loss": None}, reader()) == {}
     with pytest.raises(InputError, match=r"`model.distillation_loss=kl` needs a teacher; set `model.teacher`"):
-        teaching_parts({"teacher": None, "distillation_loss": "kl"}, reader())
+        build_teacher_arguments({"teacher": None, "distillation_loss": "kl"}, reader())
     model = {"teacher": str(tmp_path), "distillation_loss": "kl", "distillation_temperature": 3.0}
-    parts = teaching_parts(model, reader())
+    parts = build_teacher_arguments(model, reader())
     assert parts["distillation"] == Distillation("kl", temperature=3.0, weight=1.0)
     assert isinstance(parts["teacher"], BertForQuestionAnswering)

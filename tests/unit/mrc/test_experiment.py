@@ -14,7 +14,7 @@ from portico.experiments.experiment import build_experiment
 from portico.mrc import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.config import EncoderModel
 from portico.mrc.corpus import generate
-from portico.mrc.experiment import prepared_metric, print_summary
+from portico.mrc.experiment import prepare_metric, print_summary
 from portico.mrc.metrics.spans import SpanScores
 from portico.mrc.report.command import read_run
 from unit.mrc.small_readers import SETTINGS, settings
@@ -361,7 +361,7 @@ def chosen(name, **keys):
 
 
 def prepared(metric, examples=({**ANSWERED, "answers": TWICE},), negatives=False, **options):
-    return prepared_metric(metric, examples, negatives, **options)
+    return prepare_metric(metric, examples, negatives, **options)
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -136,7 +136,7 @@ def test_other_sampling_strategies_are_refused(trainer_of):
 
 
 def test_an_empty_source_is_refused(trainer_of, data):
-    with pytest.raises(InputError, match=r"Of the 2 datasets number 1 \(from 0\) is empty"):
+    with pytest.raises(InputError, match=r"Dataset 1 of 2 \(counting from 0\) is empty"):
         trainer_of(train_dataset=[data.train[0], []])
 
 

@@ -20,7 +20,7 @@ from mrc_data import TOKENIZERS, WORDS, make_examples
 from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError
 from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics, packing
-from portico.mrc.collators import PackingCollator, by_columns
+from portico.mrc.collators import PackingCollator, batch_by_columns
 from portico.mrc.packing import enable_packing
 
 TOKENIZER = TOKENIZERS["bert"]
@@ -174,7 +174,7 @@ def test_padding_of_features_is_removed():
 def test_batches_made_from_columns_are_those_made_from_rows():
     features = FEATURIZER.train_features(EXAMPLES)
     collator = PackingCollator(DataCollatorWithPadding(TOKENIZER))
-    columns, by_column = by_columns(features, collator)
+    columns, by_column = batch_by_columns(features, collator)
     indices = [5, 0, 9, 3]
     made = by_column(columns.__getitems__(indices))
     expected = collator([features[index] for index in indices])

@@ -14,7 +14,7 @@ import portico.ort
 from portico import InputError
 from portico.errors import InputTypeError
 from portico.ort import api
-from portico.ort.api import compiled_call, restore, running_in_torch
+from portico.ort.api import get_compiled_call, restore, running_in_torch
 from portico.ort.torch_compat import dynamo_errors
 
 
@@ -77,7 +77,7 @@ def test_a_batch_as_large_as_a_layer_is_wide_keeps_its_size_a_symbol():
     net = portico.ort.compile(make_net(width=4))
     for rows in (4, 3, 8):
         net(torch.randn(rows, 4)).sum().backward()
-    assert [graph.kind for graph in compiled_call(net).report.graphs] == ["forward", "backward"]
+    assert [graph.kind for graph in get_compiled_call(net).report.graphs] == ["forward", "backward"]
 
 
 class SquaredError(nn.Module):
@@ -136,23 +136,23 @@ def test_evaluation_has_a_graph_of_its_own_that_sees_new_weights():
             with running_in_torch(net):
                 torch.testing.assert_close(found, net(x))
             net[0].weight.mul_(2)
-    assert [graph.kind for graph in compiled_call(net).report.graphs] == ["inference"]
+    assert [graph.kind for graph in get_compiled_call(net).report.graphs] == ["inference"]
 
 
 def test_a_restored_model_runs_in_torch_and_keeps_its_graphs():
     net, x = portico.ort.compile(make_net()), torch.randn(3, 4)
     net(x)
-    call = compiled_call(net)
+    call = get_compiled_call(net)
     restore(net)
     assert torch.equal(net(x), make_net()(x))
-    assert compiled_call(portico.ort.compile(net)) is call
-    assert compiled_call(portico.ort.compile(net, strict=True)) is not call, "other options, other graphs"
+    assert get_compiled_call(portico.ort.compile(net)) is call
+    assert get_compiled_call(portico.ort.compile(net, strict=True)) is not call, "other options, other graphs"
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
 def test_a_copy_is_a_plain_model(copied):
     net = portico.ort.compile(make_net())
-    assert compiled_call(copied(net)) is None
+    assert get_compiled_call(copied(net)) is None
     assert net.state_dict().keys() == make_net().state_dict().keys()
 
 
@@ -162,7 +162,7 @@ def test_an_operator_without_a_lowering_runs_in_torch_and_is_named(caplog):
         expected = model(x)
     torch.testing.assert_close(model(x), expected)
     assert "aten.logcumsumexp.default has no lowering to ONNX" in caplog.text
-    fallback = compiled_call(model).report.fallbacks["aten.logcumsumexp.default"]
+    fallback = get_compiled_call(model).report.fallbacks["aten.logcumsumexp.default"]
     assert fallback.num_nodes >= 1
     assert fallback.num_calls == 1
     assert fallback.seconds > 0
@@ -181,7 +181,7 @@ def test_strict_refuses_a_model_that_cannot_be_traced_and_shows_the_line():
 def test_the_report_names_the_cause_of_a_graph_break():
     model = portico.ort.compile(Printing())
     model(torch.randn(3, 4))
-    report = compiled_call(model).report
+    report = get_compiled_call(model).report
     assert any("item" in cause for cause in report.graph_breaks)
     assert "Graph break, " in str(report)
 
@@ -190,8 +190,8 @@ def test_the_report_of_one_model_does_not_count_the_graph_breaks_of_another():
     whole, cut = portico.ort.compile(make_net()), portico.ort.compile(Printing())
     for model in (whole, cut, whole):
         model(torch.randn(3, 4))
-    assert compiled_call(cut).report.graph_breaks
-    assert not compiled_call(whole).report.graph_breaks
+    assert get_compiled_call(cut).report.graph_breaks
+    assert not get_compiled_call(whole).report.graph_breaks
 
 
 class Counting(nn.Module):
@@ -218,7 +218,7 @@ def test_the_report_can_be_saved_as_json():
     net = portico.ort.compile(make_net())
     with torch.no_grad():
         net(torch.randn(3, 4))
-    report = compiled_call(net).report
+    report = get_compiled_call(net).report
     saved = json.loads(json.dumps(report.as_dict()))
     assert [graph["kind"] for graph in saved["graphs"]] == ["inference"]
     assert "1 inference" in str(report)
@@ -228,7 +228,7 @@ def test_the_report_can_be_saved_as_json():
 def test_a_profile_says_where_the_time_goes(tmp_path):
     net = portico.ort.compile(make_net(), settings=portico.ort.SessionSettings(profile=True))
     net(torch.randn(3, 4)).sum().backward()
-    report = compiled_call(net).report
+    report = get_compiled_call(net).report
     seconds = report.operator_seconds
     assert {"Gemm", "FusedGemm"} & set(seconds), seconds
     assert list(seconds.values()) == sorted(seconds.values(), reverse=True)
@@ -282,14 +282,14 @@ def test_recurrent_layers_run_in_onnxruntime_if_torch_is_told_to_trace_them(capl
         model, x = portico.ort.compile(Tagger(nn.GRU), strict=True), torch.randn(2, 3, 4)
         found = model(x)
     assert "torch does not trace" not in caplog.text
-    assert [graph.kind for graph in compiled_call(model).report.graphs] == ["forward", "backward"]
+    assert [graph.kind for graph in get_compiled_call(model).report.graphs] == ["forward", "backward"]
     with running_in_torch(model):
         torch.testing.assert_close(found, model(x))
 
 
 def test_images_of_one_size_get_constant_sizes_and_those_of_others_get_symbols():
     model = portico.ort.compile(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(2)))
-    graphs = compiled_call(model).report.graphs
+    graphs = get_compiled_call(model).report.graphs
     for rows, side, num_graphs in ((2, 5, 1), (3, 5, 1), (2, 6, 2), (4, 7, 2), (3, 5, 2)):
         images = torch.randn(rows, 1, side, side)
         with torch.no_grad(), running_in_torch(model):
@@ -307,7 +307,7 @@ def test_a_model_at_which_the_tracer_fails_runs_in_torch(strict, monkeypatch, ca
         torch.rand(1)
         raise dynamo_errors.InternalTorchDynamoError("SymNodeVariable() is not a constant")
 
-    monkeypatch.setattr(compiled_call(model), "_compiled", fail)
+    monkeypatch.setattr(get_compiled_call(model), "_compiled", fail)
     if strict:
         with pytest.raises(InputError, match="`strict=True`, but torch's tracer fails at this model: SymNode"):
             model(x)

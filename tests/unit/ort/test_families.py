@@ -10,7 +10,7 @@ from torch import nn
 import portico.ort
 from portico.compat import releases
 from portico.errors import MissingPackageError
-from portico.ort.api import compiled_call, running_in_torch
+from portico.ort.api import get_compiled_call, running_in_torch
 from portico.ort.compiler import backend
 from portico.ort.compiler.decompositions import FASTER_IN_TORCH
 from portico.ort.compiler.translation import translate
@@ -93,7 +93,7 @@ def test_a_family_trains_as_in_eager_mode(name, attention, record_property):
     assert losses == pytest.approx(expected, abs=AFTER_TWENTY_STEPS)
     for (parameter, ours), theirs in pairs:
         torch.testing.assert_close(ours, theirs, atol=AFTER_TWENTY_STEPS, rtol=1e-4, msg=parameter)
-    report = compiled_call(compiled).report
+    report = get_compiled_call(compiled).report
     assert [graph.kind for graph in report.graphs] == ["forward", "backward"], "one graph for every shape"
     assert not report.graph_breaks
     faster = set(map(str, FASTER_IN_TORCH | {torch.ops.aten.threshold_backward.default}))
@@ -114,7 +114,7 @@ def test_a_step_of_another_family_is_that_of_eager_mode(name):
     # Swin's windows are tensors of strides of their own, which torch makes.
     model = portico.ort.compile(MORE_FAMILIES[name].make().train(), strict=name != "swin")
     assert_gradients_are_eager(model, [make_batch(name, 3, 8), make_batch(name, 2, 12)], MORE_TOLERANCE)
-    report = compiled_call(model).report
+    report = get_compiled_call(model).report
     assert [graph.kind for graph in report.graphs] == ["forward", "backward"], "one graph for every shape"
 
 
@@ -148,8 +148,8 @@ def test_each_matrix_product_of_a_layer_runs_in_onnxruntime(name, num_products, 
     model = portico.ort.compile(model, strict=True, settings=SessionSettings(cache_dir="off"))
     assert_gradients_are_eager(model, [make_batch(name, 3, 8)], MORE_TOLERANCE)
     assert sum(node.op_type in PRODUCTS for model in models for node in model.graph.node) == num_products
-    assert not compiled_call(model).report.fallbacks
-    assert len(compiled_call(model).report.graphs) == 2
+    assert not get_compiled_call(model).report.fallbacks
+    assert len(get_compiled_call(model).report.graphs) == 2
 
 
 QUICK_EVALUATIONS = ("convolutional", "perceptron")
@@ -166,4 +166,4 @@ def test_a_family_is_evaluated_in_onnxruntime_altogether(name):
             expected = model(**batch)["loss"]
         with torch.no_grad():
             torch.testing.assert_close(model(**batch)["loss"], expected, atol=2e-6, rtol=2e-6)
-    assert [graph.kind for graph in compiled_call(model).report.graphs] == ["inference"]
+    assert [graph.kind for graph in get_compiled_call(model).report.graphs] == ["inference"]

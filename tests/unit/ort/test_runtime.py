@@ -20,7 +20,7 @@ import portico.ort
 from fresh_process import python
 from portico import InputError, ORTTrainingArguments
 from portico.ort import SessionSettings, torch_compat
-from portico.ort.api import compiled_call, running_in_torch
+from portico.ort.api import get_compiled_call, running_in_torch
 from portico.ort.compiler import backend
 from portico.ort.compiler.translation import translate
 from portico.ort.runtime import Program, cache_folder, device_of, make_session, providers_for
@@ -141,7 +141,7 @@ SCRIPT = """
 import json, sys
 import torch
 import portico.ort
-from portico.ort.api import compiled_call
+from portico.ort.api import get_compiled_call
 
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.GELU())
@@ -152,7 +152,7 @@ for rows in (3, 5):
     loss = net(torch.randn(rows, 4)).square().sum()
     loss.backward()
     losses.append(loss.item())
-report = compiled_call(net).report.as_dict()
+report = get_compiled_call(net).report.as_dict()
 num_traced = sum(graph["is_traced"] for graph in report["graphs"])
 num_sessions = sum(graph["num_sessions"] for graph in report["graphs"])
 print(json.dumps([losses, num_sessions, report["num_built"], num_traced, "torch._inductor.scheduler" in sys.modules]))
@@ -182,7 +182,7 @@ def compiled(folder, **options):
 
 def num_built(net):
     net(torch.ones(3, 4)).sum().backward()
-    return compiled_call(net).report.as_dict()["num_built"]
+    return get_compiled_call(net).report.as_dict()["num_built"]
 
 
 def test_a_second_start_of_the_same_run_builds_nothing(tmp_path):
@@ -217,7 +217,7 @@ def traced(net):
     """Return the gradients of a step, and for each graph whether it was traced."""
     torch.manual_seed(1)
     (net(torch.ones(3, 4)) ** 2).sum().backward()
-    return net.weight.grad, [graph.is_traced for graph in compiled_call(net).report.graphs]
+    return net.weight.grad, [graph.is_traced for graph in get_compiled_call(net).report.graphs]
 
 
 def test_a_trace_is_read_from_the_cache(tmp_path):
@@ -257,7 +257,7 @@ def test_a_trace_of_an_evaluation_is_read_from_the_cache(tmp_path):
     for _ in range(2):
         net = compiled(tmp_path)
         with torch.no_grad():
-            found.append((net(torch.ones(3, 4)), compiled_call(net).report.graphs[0].is_traced))
+            found.append((net(torch.ones(3, 4)), get_compiled_call(net).report.graphs[0].is_traced))
     (first, was_traced), (second, is_traced) = found
     assert (was_traced, is_traced) == (True, False)
     assert torch.equal(first, second)
@@ -313,7 +313,7 @@ def test_each_setting_of_the_cache_trains_on_a_batch_of_one_row(cache_setting):
         net.zero_grad()
         net(torch.ones(rows, 4)).sum().backward()
         assert net.weight.grad.tolist() == [[rows] * 4] * 2
-    report = compiled_call(net).report
+    report = get_compiled_call(net).report
     assert [graph.kind for graph in report.graphs] == ["forward", "backward"] * 2
 
 

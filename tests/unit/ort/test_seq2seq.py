@@ -12,7 +12,7 @@ import portico
 from models import Pairs, tiny_t5, tiny_tokenizer, toy_arguments
 from portico import ORTSeq2SeqTrainer, ORTSeq2SeqTrainingArguments
 from portico.errors import InputTypeError
-from portico.ort.api import compiled_call
+from portico.ort.api import get_compiled_call
 
 EQUAL_TO_PLAIN = {"abs": 2e-5}
 
@@ -64,7 +64,7 @@ def test_it_evaluates_and_predicts_the_tokens_of_torch(trained):
         assert found[name] == pytest.approx(expected[name], **EQUAL_TO_PLAIN)
     # Encoder and decoder, both in ONNX Runtime.
     ours, _ = trained
-    encoder = compiled_call(ours.model.get_encoder())
+    encoder = get_compiled_call(ours.model.get_encoder())
     assert encoder.report is ours.ort_report
     assert not encoder.is_on, "in a training it is a part of the model"
     assert not ours.ort_report.fallbacks

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 import portico
 import portico.ort
 from portico import InputError
-from portico.ort.api import compiled_call
+from portico.ort.api import get_compiled_call
 
 QUIET = {
     "max_epochs": 2,
@@ -62,7 +62,7 @@ def fitted(folder, make=Classifier, **placement):
 
 
 def kinds(model):
-    return [graph.kind for graph in compiled_call(model.net).report.graphs]
+    return [graph.kind for graph in get_compiled_call(model.net).report.graphs]
 
 
 def test_lightning_knows_it_by_name_and_the_numbers_are_eager_modes(tmp_path, capsys):
@@ -74,7 +74,7 @@ def test_lightning_knows_it_by_name_and_the_numbers_are_eager_modes(tmp_path, ca
     assert kinds(model) == ["forward", "backward", "inference"]
     assert "`net`: In ONNX Runtime: " in capsys.readouterr().out
     assert list(json.loads((tmp_path / "new" / "ort_report.json").read_text())) == ["net"]
-    assert not compiled_call(model.net).is_on, "after the run the model is a plain one"
+    assert not get_compiled_call(model.net).is_on, "after the run the model is a plain one"
 
 
 def test_evaluation_in_torch(tmp_path):
@@ -144,7 +144,7 @@ def test_the_numbers_are_those_of_torch(module, tmp_path):
 def test_what_a_list_holds_is_trained_in_onnxruntime(tmp_path, caplog):
     model, _ = fitted(tmp_path, make=Listed, accelerator="ort", strategy="ort")
     for part in (model.net[0], model.net[1]["last"]):
-        assert {"forward", "backward"} <= {graph.kind for graph in compiled_call(part).report.graphs}
+        assert {"forward", "backward"} <= {graph.kind for graph in get_compiled_call(part).report.graphs}
     assert "was not trained in ONNX Runtime" not in caplog.text
 
 
@@ -152,7 +152,7 @@ def test_what_a_list_holds_is_trained_in_onnxruntime(tmp_path, caplog):
 def test_a_part_that_is_not_called_as_a_whole_is_named(tmp_path, caplog):
     model, _ = fitted(tmp_path, make=Piecewise, accelerator="ort", strategy="ort")
     assert "`net` was not trained in ONNX Runtime: its `forward` was not called, or torch could not" in caplog.text
-    assert {graph.kind for graph in compiled_call(model.net).report.graphs} == {"inference"}
+    assert {graph.kind for graph in get_compiled_call(model.net).report.graphs} == {"inference"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="names a GPU where there is none")

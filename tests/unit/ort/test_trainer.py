@@ -9,7 +9,7 @@ import torch
 import portico
 from models import toy_arguments
 from portico import InputError, ORTTrainer, ORTTrainingArguments
-from portico.ort.api import compiled_call
+from portico.ort.api import get_compiled_call
 from portico.ort.exporting import save_onnx
 from unit.ort.families import make_model
 
@@ -67,7 +67,7 @@ def test_it_trains_and_evaluates_as_the_plain_trainer_does(trained, tmp_path):
     other = plain(tmp_path, eval_strategy="epoch", gradient_accumulation_steps=2)
     other.train()
     assert numbers(trainer) == pytest.approx(numbers(other), **EQUAL_TO_PLAIN)
-    report = compiled_call(trainer.model).report
+    report = get_compiled_call(trainer.model).report
     assert [graph.kind for graph in report.graphs] == ["forward", "backward", "inference"]
 
 
@@ -110,7 +110,7 @@ assert "torch" not in sys.modules
 def test_the_facade_takes_the_strategy_by_name(tmp_path):
     trainer = plain(tmp_path, strategy="ort", max_steps=1)
     trainer.train()
-    assert [graph.kind for graph in compiled_call(trainer.model).report.graphs] == ["forward", "backward"]
+    assert [graph.kind for graph in get_compiled_call(trainer.model).report.graphs] == ["forward", "backward"]
 
 
 def test_the_optimizer_in_onnxruntime_trains_as_torchs(tmp_path):

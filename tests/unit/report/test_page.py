@@ -3,7 +3,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from portico.report.page import differing_settings, harmless_markup, html_table, settings_panels, styles
+from portico.report.page import compare_settings, harmless_markup, html_table, settings_panels, styles
 
 
 def test_settings_become_one_table_a_group():
@@ -56,7 +56,7 @@ def test_settings_that_differ():
     first = {"seed": 1, "args": {"lr": 1e-3, "same": 2, "optim": {"name": "adamw"}}}
     second = {"seed": 2, "args": {"lr": 1e-4, "same": 2, "optim": {"name": "sgd", "momentum": 0.9}}}
     arrow = " \u2192 "
-    assert differing_settings(first, second) == {
+    assert compare_settings(first, second) == {
         "run": {"seed": f"1{arrow}2"},
         "args": {"lr": f"0.001{arrow}0.0001"},
         "args.optim": {"name": f"adamw{arrow}sgd", "momentum": f"not set{arrow}0.9"},

@@ -132,7 +132,7 @@ def test_a_text_file_has_a_record_for_each_line(tmp_path):
     ("content", "message"),
     [
         ("", r"a\.json: the file is empty"),
-        ("[]", "There are no records in the data for 'train'"),
+        ("[]", "No records for the 'train' split"),
         ("{", r"a\.json.*line 1"),
         ("[1]", r"a\.json, record 1: not an object but '1'"),
         ('{"sentence": "\\ud800", "label": "a"}', r"a\.json, line 1: not valid Unicode"),
@@ -237,7 +237,7 @@ def test_some_records_without_labels_are_predicted_all_and_not_measured(tmp_path
         ("multiple_choice", [{**corpus.story(Random(0)), "label": 4}], "The label 4 .* of an ending, 0 to 3"),
         ("causal_lm", [{"text": "one two"}], "The 1 records for 'train' are shorter together than one block"),
         ("summarization", [{"document": "a"}], "1 of 1 records for 'train' do not say .* such as number 1"),
-        ("summarization", [{"document": "", "summary": ""}], "There are no records in the data for 'train'"),
+        ("summarization", [{"document": "", "summary": ""}], "No records for the 'train' split"),
     ],
 )
 def test_records_that_cannot_be_used_are_refused_before_training(name, records, message, tmp_path):
@@ -330,7 +330,7 @@ def test_names_are_scored_as_wholes(predicted, gold, scores):
 def test_label_all_tokens_continues_a_name():
     task = TokenClassification(label_all_tokens=True)
     task.labels = ["B-A", "I-A", "O"]
-    assert task._aligned([0, 2], [None, 0, 0, 1, 1, None]) == [-100, 0, 1, 2, 2, -100]
+    assert task._align_labels([0, 2], [None, 0, 0, 1, 1, None]) == [-100, 0, 1, 2, 2, -100]
 
 
 @pytest.mark.parametrize("make", [corpus.review, corpus.report, corpus.story, corpus.line, corpus.article])

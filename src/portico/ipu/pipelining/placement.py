@@ -417,5 +417,5 @@ def _part_of(config: IPUConfig, counts: Sequence[int], ipus: slice, serialized: 
                 "others to 0."
             )
     part = copy.deepcopy(config)
-    part.update(**{config._for_mode(f"_{name}"): value for name, value in changes.items()})
+    part.update(**{config._resolve_name(f"_{name}"): value for name, value in changes.items()})
     return part

@@ -50,7 +50,7 @@ class PlacementReport:
     batch_sizes: list[str]
 
     @classmethod
-    def of(
+    def create(
         cls,
         placement: LayerPlacement,
         model: nn.Module,

@@ -90,7 +90,7 @@ def has_unanswerable(examples: Iterable[Mapping[str, Any]]) -> bool:
     return any(not answer_texts(example) for example in examples)
 
 
-def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
+def join_contexts(example: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the example with its contexts joined into one string and its answer offsets shifted accordingly."""
     if isinstance(example["context"], str):
         return example
@@ -111,5 +111,5 @@ def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def context_starts(contexts: Sequence[str]) -> list[int]:
-    """Return the character at which each context starts in the joined string of ``with_one_context``."""
+    """Return the character at which each context starts in the joined string of ``join_contexts``."""
     return list(accumulate((len(context) + len(_SEPARATOR) for context in contexts[:-1]), initial=0))

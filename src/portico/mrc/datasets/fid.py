@@ -4,23 +4,23 @@ from collections.abc import Mapping
 
 from portico.data.defects import InvalidRecord, describe
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.records import Format, RawRecord, checked_id, checked_label, checked_text, required
+from portico.mrc.datasets.records import Format, RawRecord, check_id, check_label, check_text, read_key
 
 _KIND = "a record for fusion-in-decoder has id, input, output, passages"
 
 
 def example(raw: RawRecord) -> Example:
     """Parse a record; ``answer_start`` is -1, because the answers are not spans."""
-    identifier, question, passages = (required(raw, key, _KIND) for key in ("id", "input", "passages"))
+    identifier, question, passages = (read_key(raw, key, _KIND) for key in ("id", "input", "passages"))
     if not isinstance(passages, list) or not passages:
         raise InvalidRecord(f"`passages` must be a list of one or more passages; got {describe(passages)}.")
     given = (answer["answer"] for answer in raw.get("output") or [] if answer.get("answer"))
-    texts = [checked_text("answer", answer) for answer in given]
+    texts = [check_text("answer", answer) for answer in given]
     return {
-        "id": checked_id("id", identifier),
+        "id": check_id("id", identifier),
         "title": "",
         "context": [passage_text(passage) for passage in passages],
-        "question": checked_text("input", question),
+        "question": check_text("input", question),
         "answers": {"text": texts, "answer_start": [-1] * len(texts)},
         "input": question,
         "output": raw.get("output") or [],
@@ -31,9 +31,9 @@ def example(raw: RawRecord) -> Example:
 def passage_text(passage: str | Mapping[str, object]) -> str:
     """Return the text of a passage, a string or an object, after its title if it has one."""
     if isinstance(passage, str):
-        return checked_text("passages", passage)
-    text = checked_text("passages", required(passage, "text", "a passage has text and optionally title"))
-    title = checked_label("title", passage.get("title"))
+        return check_text("passages", passage)
+    text = check_text("passages", read_key(passage, "text", "a passage has text and optionally title"))
+    title = check_label("title", passage.get("title"))
     return f"{title} {text}" if title else text
 
 

@@ -24,11 +24,11 @@ def questions(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
 def example(raw: records.RawRecord) -> Example:
     """Parse a question with the spans of all detected answers."""
     identifier, context, question, detected = (
-        records.required(raw, key, _KIND) for key in ("qid", "context", "question", "detected_answers")
+        records.read_key(raw, key, _KIND) for key in ("qid", "context", "question", "detected_answers")
     )
-    context = records.checked_text("context", context)
+    context = records.check_text("context", context)
     annotations = []
-    for answer in records.as_objects(detected, "detected_answers"):
+    for answer in records.read_objects(detected, "detected_answers"):
         for start, last in char_spans(answer):
             if not 0 <= start <= last < len(context):
                 shown = " to ".join(map(shorten, (start, last)))
@@ -39,14 +39,14 @@ def example(raw: records.RawRecord) -> Example:
             # MRQA 2019's `char_spans` include the last character.
             annotations.append(records.Annotation((start, last + 1)))
     record = {
-        "id": records.checked_id("qid", identifier),
+        "id": records.check_id("qid", identifier),
         "title": "",
         "context": context,
-        "question": records.checked_text("question", question),
-        "answers": records.as_answers(context, annotations),
+        "question": records.check_text("question", question),
+        "answers": records.build_answers(context, annotations),
     }
     if "subset" in raw:
-        record["subset"] = records.checked_label("subset", raw["subset"])
+        record["subset"] = records.check_label("subset", raw["subset"])
     return record
 
 
@@ -54,12 +54,12 @@ def char_spans(answer: Mapping[str, Any]) -> list[records.Span]:
     """Return the first and last character of each occurrence of an answer, in either form of the data."""
     spans = answer["char_spans"]
     if isinstance(spans, Mapping) or any(isinstance(span, Mapping) for span in spans):
-        spans = [(span["start"], span["end"]) for span in records.as_objects(spans, "char_spans")]
+        spans = [(span["start"], span["end"]) for span in records.read_objects(spans, "char_spans")]
     return [(_character(start), _character(last)) for start, last, *_ in spans]
 
 
 def _character(value: object) -> int:
-    return records.checked_position(value, "char_spans")
+    return records.check_position(value, "char_spans")
 
 
 def _is_question(entry: object) -> bool:

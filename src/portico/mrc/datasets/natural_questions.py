@@ -27,7 +27,7 @@ class Document:
 
     def chars(self, span: Mapping[str, int]) -> records.Span:
         """Return the characters ``[start, end)`` of an answer or candidate, from its tokens; -1 means no span."""
-        start_token, end_token = (records.checked_position(span[key], key) for key in ("start_token", "end_token"))
+        start_token, end_token = (records.check_position(span[key], key) for key in ("start_token", "end_token"))
         if start_token == -1 or end_token == -1:
             return records.NO_SPAN
         if not 0 <= start_token < end_token <= len(self.token_spans):
@@ -43,36 +43,36 @@ def example(raw: records.RawRecord) -> Example:
     document = read_document(raw)
     passages, annotations = read_answers(raw, document.chars)
     for annotation in annotations:
-        records.checked_span(annotation.span, len(document.context), "short_answers")  # an answer of an empty token
+        records.check_span(annotation.span, len(document.context), "short_answers")  # an answer of an empty token
     page = raw.get("document")
     title = raw.get("document_title") or (page.get("title") if isinstance(page, Mapping) else None)
-    identifier = raw["example_id"] if "example_id" in raw else records.required(raw, "id", _KIND)
+    identifier = raw["example_id"] if "example_id" in raw else records.read_key(raw, "id", _KIND)
     return {
-        "id": records.checked_id("id", identifier),
-        "title": records.checked_label("title", title),
-        "context": records.checked_text("document", document.context),
-        "question": records.checked_text("question", question_text(raw)),
-        "answers": records.as_answers(document.context, annotations),
+        "id": records.check_id("id", identifier),
+        "title": records.check_label("title", title),
+        "context": records.check_text("document", document.context),
+        "question": records.check_text("question", question_text(raw)),
+        "answers": records.build_answers(document.context, annotations),
         "language": "english",
-        "target": records.as_target(annotations),
-        "passage_candidates": records.as_candidates(passages),
+        "target": records.build_target(annotations),
+        "passage_candidates": records.build_candidates(passages),
     }
 
 
 def question_text(raw: records.RawRecord) -> Any:
     """Return the question, in any form of the data."""
-    return raw["question_text"] if "question_text" in raw else records.required(raw.get("question"), "text", _KIND)
+    return raw["question_text"] if "question_text" in raw else records.read_key(raw.get("question"), "text", _KIND)
 
 
 def read_document(raw: records.RawRecord) -> Document:
     """Return the document of a record, in any form of the data."""
     if isinstance(raw, Mapping) and "document_text" in raw:
-        tokens = records.checked_text("document_text", raw["document_text"]).split(" ")
+        tokens = records.check_text("document_text", raw["document_text"]).split(" ")
     elif isinstance(raw, Mapping) and "document_tokens" in raw:
-        tokens = [row["token"] for row in records.as_objects(raw["document_tokens"], "document_tokens")]
+        tokens = [row["token"] for row in records.read_objects(raw["document_tokens"], "document_tokens")]
     else:
-        listed = records.required(records.required(raw, "document", _KIND), "tokens", _KIND)
-        tokens = [row["token"] for row in records.as_objects(listed, "document.tokens")]
+        listed = records.read_key(records.read_key(raw, "document", _KIND), "tokens", _KIND)
+        tokens = [row["token"] for row in records.read_objects(listed, "document.tokens")]
     starts = accumulate((len(token) + 1 for token in tokens), initial=0)
     spans = [(start, start + len(token)) for start, token in zip(starts, tokens, strict=False)]
     return Document(" ".join(tokens), spans)
@@ -85,18 +85,18 @@ def read_answers(
 
     ``locate`` returns the span of an answer or candidate, in characters (``Document.chars``) or in bytes.
     """
-    rows = records.as_objects(records.required(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
+    rows = records.read_objects(records.read_key(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
     passages = [locate(row) for row in rows]
     annotations = []
-    for annotation in records.as_objects(records.required(raw, "annotations", _KIND), "annotations"):
+    for annotation in records.read_objects(records.read_key(raw, "annotations", _KIND), "annotations"):
         # PrimeQA's base schema has one span per annotator.
-        short = records.as_objects(annotation["short_answers"], "short_answers")
+        short = records.read_objects(annotation["short_answers"], "short_answers")
         index = annotation["long_answer"].get("candidate_index", -1)
         annotations.append(
             records.Annotation(
                 locate(short[0]) if short else records.NO_SPAN,
-                records.checked_passage(index, len(passages), "candidate_index"),
-                records.checked_yes_no(annotation["yes_no_answer"]),
+                records.check_passage(index, len(passages), "candidate_index"),
+                records.check_yes_no(annotation["yes_no_answer"]),
             )
         )
     return passages, annotations

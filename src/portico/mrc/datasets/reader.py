@@ -13,7 +13,7 @@ from portico.data.sources import (
     csv_rows,
     entries,
     load_hub_split,
-    numbered,
+    number_records,
     open_text,
     parquet_rows,
     paths_of,
@@ -100,8 +100,8 @@ def read_examples(
         InputError: If a source cannot be read, has an unknown format, has no valid question, or has an invalid record
             that is not skipped. The message names the source and the record.
     """
-    one = None if format is None else format_named(format)
-    return _read_all(source, one, skip_invalid, max_gzip_ratio, ids_may_repeat)
+    form = None if format is None else format_named(format)
+    return _read_all(source, form, skip_invalid, max_gzip_ratio, ids_may_repeat)
 
 
 def read_questions(
@@ -143,7 +143,7 @@ def _question_format(named: Format | None) -> Format:
 
 
 def _read_all(
-    source: Source, one: Format | None, skip_invalid: bool, max_gzip_ratio: float, ids_may_repeat: bool = False
+    source: Source, form: Format | None, skip_invalid: bool, max_gzip_ratio: float, ids_may_repeat: bool = False
 ) -> list[Example]:
     """Return the examples of a source in the given format; by default the first record of a file shows the format."""
     names = [source] if isinstance(source, str | Path) else source
@@ -152,7 +152,7 @@ def _read_all(
         if hasattr(rows, "iloc") and hasattr(rows, "to_dict"):  # a DataFrame, which would yield its columns' names
             rows = rows.to_dict("records")
         ids = _UniqueIds(may_repeat=ids_may_repeat)
-        return _read(Defects("The dataset", skip_invalid=skip_invalid), _as_json(numbered(rows)), one, ids)
+        return _read(Defects("The dataset", skip_invalid=skip_invalid), _convert(number_records(rows)), form, ids)
     paths = paths_of(names)
     for path in paths:
         if path.suffix in _NOT_READ:
@@ -167,20 +167,20 @@ def _read_all(
         defects = Defects(path, skip_invalid=skip_invalid)
         with stored_dataset(path) as dataset:
             if dataset is not None:
-                examples += _read(defects, numbered(dataset), one, ids)
+                examples += _read(defects, number_records(dataset), form, ids)
                 continue
         language = squad.language_of_file(path.name)
         if path.suffix == ".parquet":
-            examples += _read(defects, _as_json(parquet_rows(path)), one, ids, language)
+            examples += _read(defects, _convert(parquet_rows(path)), form, ids, language)
             continue
         with open_text(path, max_gzip_ratio) as stream:
             separator = _SEPARATORS.get(Path(path.name.removesuffix(".gz")).suffix)
-            placed = entries(stream, defects) if separator is None else _as_json(csv_rows(path, stream, separator))
-            examples += _read(defects, placed, one, ids, language)
+            placed = entries(stream, defects) if separator is None else _convert(csv_rows(path, stream, separator))
+            examples += _read(defects, placed, form, ids, language)
     return examples
 
 
-def _as_json(placed: Iterable[Placed]) -> Iterator[Placed]:
+def _convert(placed: Iterable[Placed]) -> Iterator[Placed]:
     return ((place, as_json(entry)) for place, entry in placed)
 
 
@@ -210,7 +210,7 @@ def format_named(name: str, key: str = "format") -> Format:
     """Return the format that a setting, the ``key``, names."""
     if name not in FORMATS:
         raise InputError(
-            f"Unknown `{key}={name}`; expected one of {_listing()}, or null to detect it from the first record."
+            f"Unknown `{key}={name}`; expected one of {_list_formats()}, or null to detect it from the first record."
         )
     return FORMATS[name]
 
@@ -222,34 +222,34 @@ def format_like(entry: object) -> Format | None:
     return next((known for known in FORMATS.values() if known.is_like(entry)), None)
 
 
-def _listing() -> str:
+def _list_formats() -> str:
     return ", ".join(f"{name} ({known.description})" for name, known in FORMATS.items())
 
 
 def _read(
-    defects: Defects, placed: Iterator[Placed], one: Format | None, ids: _UniqueIds, language: str | None = None
+    defects: Defects, placed: Iterator[Placed], form: Format | None, ids: _UniqueIds, language: str | None = None
 ) -> list[Example]:
     examples: list[Example] = []
     for place, entry in placed:
-        one = one or format_like(entry)
-        if one is None:
+        form = form or format_like(entry)
+        if form is None:
             raise InputError(
                 f"{defects.source}: unknown format; the first record is {describe(entry)}. The formats are "
-                f"{_listing()}; set `format` (`data.format` on the command line) to one of them to see why the record "
-                "does not match."
+                f"{_list_formats()}; set `format` (`data.format` on the command line) to one of them to see why the "
+                "record does not match."
             )
-        for question_place, raw in one.questions(place, entry, defects):
+        for question_place, raw in form.questions(place, entry, defects):
             identifiers = [raw[key] for key in _ID_KEYS if raw.get(key)] if isinstance(raw, Mapping) else []
             where = f"{question_place}, id {shorten(identifiers[0])}" if identifiers else question_place
             try:
-                example = one.example(raw)
+                example = form.example(raw)
                 example = example if language is None else {**example, "language": language}
                 examples.append(ids.claim(example, where))
             except InvalidRecord as error:
                 defects.add(where, str(error), num_records=num_lost_questions(raw))
             except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
                 # Nested fields are not checked one by one: any of them may be missing or have any type.
-                problem = f"not in the format {one.description}: {shorten(error)}."
+                problem = f"not in the format {form.description}: {shorten(error)}."
                 defects.add(where, problem, num_records=num_lost_questions(raw))
     if not examples and not defects.messages:
         raise InputError(f"{defects.source}: the dataset is empty; give a file with at least one question.")

@@ -1,6 +1,6 @@
 """What the parsers of all formats share: checks of a record, and annotations.
 
-``required``, ``as_objects`` and the functions named ``checked_...`` return a value of the expected type, or raise
+``read_key``, ``read_objects`` and the functions named ``check_...`` return a value of the expected type, or raise
 ``InvalidRecord``.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.values import as_integer
+from portico.mrc.datasets.values import parse_int
 
 RawRecord: TypeAlias = Mapping[str, Any]
 """A record as its file holds it, not yet validated."""
@@ -36,11 +36,11 @@ def num_lost_questions(value: object) -> int:
     count = 0
     inner = [value]
     while inner:
-        one = inner.pop()
-        if isinstance(one, Mapping) and not one.keys().isdisjoint(_OF_A_QUESTION):
+        item = inner.pop()
+        if isinstance(item, Mapping) and not item.keys().isdisjoint(_OF_A_QUESTION):
             count += 1
-        elif isinstance(one, Mapping | list):
-            inner.extend(one.values() if isinstance(one, Mapping) else one)
+        elif isinstance(item, Mapping | list):
+            inner.extend(item.values() if isinstance(item, Mapping) else item)
     return max(count, 1)
 
 
@@ -76,7 +76,7 @@ class Format:
     unanswered: Mapping[str, Any] = field(default_factory=dict)
 
 
-def required(raw: object, key: str, kind: str) -> Any:
+def read_key(raw: object, key: str, kind: str) -> Any:
     """Return a field of an object; ``kind``, as in ``"a SQuAD question has id, context"``, is for the message."""
     if not isinstance(raw, Mapping):
         raise InvalidRecord(f"a record must be a JSON object; got {describe(raw)}.")
@@ -85,7 +85,7 @@ def required(raw: object, key: str, kind: str) -> Any:
     return raw[key]
 
 
-def as_objects(value: object, key: str) -> list[Mapping[str, Any]]:
+def read_objects(value: object, key: str) -> list[Mapping[str, Any]]:
     """Return a list of objects, also from an object of lists, which is how ``datasets`` stores it."""
     if isinstance(value, Mapping) and all(isinstance(column, list) for column in value.values()):
         if len({len(column) for column in value.values()}) > 1:
@@ -96,7 +96,7 @@ def as_objects(value: object, key: str) -> list[Mapping[str, Any]]:
     raise InvalidRecord(f"`{key}` must be a list of objects; got {describe(value)}.")
 
 
-def checked_text(key: str, value: object) -> str:
+def check_text(key: str, value: object) -> str:
     """Return ``value``, a string of valid Unicode that is not blank."""
     if not isinstance(value, str):
         raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
@@ -115,33 +115,33 @@ def _encodable(key: str, text: str) -> str:
     return text
 
 
-def checked_label(key: str, value: object) -> str:
+def check_label(key: str, value: object) -> str:
     """Return a label of the question, such as a title, as a string; a number is converted, and null is ``""``."""
     if value is not None and not isinstance(value, str | int | float):
         raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
     return _encodable(key, str(value or ""))
 
 
-def checked_id(key: str, value: object) -> str:
+def check_id(key: str, value: object) -> str:
     """Return an identifier, a string or an integer, as a string."""
     if not isinstance(value, str):
-        value = as_integer(value)
+        value = parse_int(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidRecord(f"`{key}` must be a string or an integer; got {describe(value)}.")
     return _encodable(key, str(value))
 
 
-def checked_position(value: object, key: str) -> int:
+def check_position(value: object, key: str) -> int:
     """Return the place where something starts or ends, an integer."""
-    value = as_integer(value)
+    value = parse_int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRecord(f"`{key}` must be an int; got {describe(value)}.")
     return value
 
 
-def checked_span(span: Span, length: int, key: str) -> Span:
+def check_span(span: Span, length: int, key: str) -> Span:
     """Return a span, not empty, of a string of ``length`` characters, or (-1, -1) if either end is -1."""
-    if -1 in [checked_position(place, key) for place in span]:
+    if -1 in [check_position(place, key) for place in span]:
         return NO_SPAN
     if not 0 <= span[0] < span[1] <= length:
         shown = " to ".join(map(shorten, span))
@@ -149,17 +149,17 @@ def checked_span(span: Span, length: int, key: str) -> Span:
     return span
 
 
-def checked_passage(index: object, num_passages: int, key: str) -> int:
+def check_passage(index: object, num_passages: int, key: str) -> int:
     """Return the index of a passage, -1 for none."""
-    index = as_integer(index)
+    index = parse_int(index)
     if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index < num_passages:
         raise InvalidRecord(f"`{key}` must be an int from -1 to {num_passages - 1}; got {describe(index)}.")
     return index
 
 
-def checked_yes_no(value: object) -> str:
+def check_yes_no(value: object) -> str:
     """Return ``"YES"``, ``"NO"`` or ``"NONE"``, also from Natural Questions' 1 (yes), 0 (no) and -1 (none)."""
-    value = as_integer(value)
+    value = parse_int(value)
     words: Mapping[object, str] = {-1: "NONE", 0: "NO", 1: "YES"}  # the ClassLabel of the hub's Natural Questions
     word = words.get(value, value) if not isinstance(value, bool) else value
     if isinstance(word, str) and word.upper() in words.values():
@@ -179,21 +179,21 @@ class Annotation:
     """``"YES"``, ``"NO"`` or ``"NONE"``."""
 
 
-def as_target(annotations: Sequence[Annotation]) -> dict[str, list[Any]]:
+def build_target(annotations: Sequence[Annotation]) -> dict[str, list[Any]]:
     """Return ``target`` of the base schema: a list per field, with one entry per annotator."""
     return {
-        **as_candidates([annotation.span for annotation in annotations]),
+        **build_candidates([annotation.span for annotation in annotations]),
         "passage_indices": [annotation.passage for annotation in annotations],
         "yes_no_answer": [annotation.yes_no for annotation in annotations],
     }
 
 
-def as_candidates(spans: Sequence[Span]) -> dict[str, list[int]]:
+def build_candidates(spans: Sequence[Span]) -> dict[str, list[int]]:
     """Return ``passage_candidates`` of the base schema: where each passage starts and ends."""
     return {"start_positions": [start for start, _ in spans], "end_positions": [end for _, end in spans]}
 
 
-def as_answers(context: str, annotations: Sequence[Annotation]) -> dict[str, list[Any]]:
+def build_answers(context: str, annotations: Sequence[Annotation]) -> dict[str, list[Any]]:
     """Return ``answers`` of SQuAD: the distinct spans, in the order of the annotators."""
     # Annotators often agree; SQuAD's metrics take the maximum over answers, so duplicates add nothing.
     spans = dict.fromkeys(annotation.span for annotation in annotations if annotation.span[0] >= 0)

@@ -11,7 +11,7 @@ from typing import Any
 from portico.data.defects import Defects, InvalidRecord, Placed, describe, shorten
 from portico.mrc.datasets import records
 from portico.mrc.datasets.examples import Example
-from portico.mrc.datasets.values import ANSWER_FORMS, answer_columns, checked_flag
+from portico.mrc.datasets.values import ANSWER_FORMS, answer_columns, check_flag
 
 _KIND = "a SQuAD question has id, context, question, answers"
 _PARSED = frozenset({"id", "context", "question", "title", "answers", "is_impossible", "plausible_answers"})
@@ -52,24 +52,24 @@ def questions(place: str, entry: object, defects: Defects) -> Iterator[Placed]:
 
 def example(raw: records.RawRecord) -> Example:
     """Parse a question; fields that are not SQuAD's are kept, and every answer must be found at its offset."""
-    identifier, context, question = (records.required(raw, key, _KIND) for key in ("id", "context", "question"))
+    identifier, context, question = (records.read_key(raw, key, _KIND) for key in ("id", "context", "question"))
     record: Example = {
-        "id": records.checked_id("id", identifier),
-        "title": records.checked_label("title", raw.get("title")),
-        "context": records.checked_text("context", context),
-        "question": records.checked_text("question", question),
-        "answers": checked_answers(raw),
+        "id": records.check_id("id", identifier),
+        "title": records.check_label("title", raw.get("title")),
+        "context": records.check_text("context", context),
+        "question": records.check_text("question", question),
+        "answers": check_answers(raw),
     }
     for text, start in zip(*record["answers"].values(), strict=True):
         _check_answer(context, text, start)
-    labels = {key: records.checked_label(key, raw[key]) for key in _LABELS if key in raw}
+    labels = {key: records.check_label(key, raw[key]) for key in _LABELS if key in raw}
     kept = {key: value for key, value in raw.items() if key not in _PARSED | _OF_BASE_SCHEMA}
     return {**record, **kept, **labels}
 
 
-def checked_answers(raw: records.RawRecord) -> dict[str, list[Any]]:
+def check_answers(raw: records.RawRecord) -> dict[str, list[Any]]:
     """Return ``answers`` as two lists of the same length, whose entries are not yet validated."""
-    impossible = checked_flag("is_impossible", raw.get("is_impossible"))
+    impossible = check_flag("is_impossible", raw.get("is_impossible"))
     if impossible is None and raw.get("answers") is None:
         raise InvalidRecord(f"`answers` must be {ANSWER_FORMS}; got null.")
     texts, starts = answer_columns(raw.get("answers"))

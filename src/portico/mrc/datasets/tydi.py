@@ -22,7 +22,7 @@ class ByteOffsets:
 
     def char(self, byte: int) -> int:
         """Return the character offset of a byte offset; offsets beyond the end become the end, and -1 stays -1."""
-        records.checked_position(byte, "start_byte or end_byte")
+        records.check_position(byte, "start_byte or end_byte")
         return -1 if byte < 0 else int(self._num_started[min(byte, len(self._num_started) - 1)])
 
     def span(self, start_byte: int, end_byte: int) -> records.Span:
@@ -31,28 +31,28 @@ class ByteOffsets:
 
 def example(raw: records.RawRecord) -> Example:
     """Parse a record, converting bytes to characters."""
-    question, document, annotations, passages = (records.required(raw, key, _KIND) for key in _FIELDS)
-    document = records.checked_text("document_plaintext", document)
+    question, document, annotations, passages = (records.read_key(raw, key, _KIND) for key in _FIELDS)
+    document = records.check_text("document_plaintext", document)
     offsets = ByteOffsets(document)
     spans = passage_spans(passages, offsets)
     checked = [
         records.Annotation(
-            records.checked_span(annotation.span, len(document), "minimal_answer"),
-            records.checked_passage(annotation.passage, len(spans), "candidate_index"),
-            records.checked_yes_no(annotation.yes_no),
+            records.check_span(annotation.span, len(document), "minimal_answer"),
+            records.check_passage(annotation.passage, len(spans), "candidate_index"),
+            records.check_yes_no(annotation.yes_no),
         )
         for annotation in read_annotations(annotations, offsets)
     ]
-    identifier = {"id": records.checked_id("example_id", raw["example_id"])} if "example_id" in raw else {}
+    identifier = {"id": records.check_id("example_id", raw["example_id"])} if "example_id" in raw else {}
     return {
         **identifier,
-        "title": records.checked_label("document_title", raw.get("document_title")),
+        "title": records.check_label("document_title", raw.get("document_title")),
         "context": document,
-        "question": records.checked_text("question_text", question),
-        "answers": records.as_answers(document, checked),
-        "language": records.checked_label("language", raw.get("language")) or "UNKNOWN",
-        "target": records.as_target(checked),
-        "passage_candidates": records.as_candidates(spans),
+        "question": records.check_text("question_text", question),
+        "answers": records.build_answers(document, checked),
+        "language": records.check_label("language", raw.get("language")) or "UNKNOWN",
+        "target": records.build_target(checked),
+        "passage_candidates": records.build_candidates(spans),
     }
 
 
@@ -60,19 +60,19 @@ def passage_spans(passages: object, offsets: ByteOffsets) -> list[records.Span]:
     """Return the characters of every passage candidate."""
     return [
         offsets.span(passage["plaintext_start_byte"], passage["plaintext_end_byte"])
-        for passage in records.as_objects(passages, "passage_answer_candidates")
+        for passage in records.read_objects(passages, "passage_answer_candidates")
     ]
 
 
 def read_annotations(annotations: object, offsets: ByteOffsets) -> list[records.Annotation]:
     """Return the annotation of every annotator, not yet validated."""
     read = []
-    for annotation in records.as_objects(annotations, "annotations"):
+    for annotation in records.read_objects(annotations, "annotations"):
         if "minimal_answers_start_byte" in annotation:  # the hub's form
             start, end = annotation["minimal_answers_start_byte"], annotation["minimal_answers_end_byte"]
             passage = annotation["passage_answer_candidate_index"]
         else:
-            answer = records.required(
+            answer = records.read_key(
                 annotation, "minimal_answer", "an annotation of TyDi QA has minimal_answer, passage_answer"
             )
             start, end = answer["plaintext_start_byte"], answer["plaintext_end_byte"]

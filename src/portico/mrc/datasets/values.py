@@ -35,7 +35,7 @@ def as_json(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def checked_flag(key: str, value: object) -> bool | None:
+def check_flag(key: str, value: object) -> bool | None:
     """Return a flag: a boolean, 1 or 0, or one of these in words; ``None`` if it is missing."""
     value = as_json(value)
     if value is None or isinstance(value, bool):
@@ -46,7 +46,7 @@ def checked_flag(key: str, value: object) -> bool | None:
     return _FLAGS[word]
 
 
-def as_integer(value: object) -> object:
+def parse_int(value: object) -> object:
     """Return an integer that is given as a whole float, as numpy has it or in digits; anything else unchanged."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and value.is_integer():
@@ -75,7 +75,7 @@ def answer_columns(answers: object) -> tuple[list[Any], list[Any]]:
             texts, starts = [texts], [starts]
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         raise InvalidRecord(f"`answers` must be {ANSWER_FORMS}; got {describe(answers)}.")
-    starts = [as_integer(start) for start in starts]
+    starts = [parse_int(start) for start in starts]
     kept = [
         (text, start)
         for text, start in zip(texts, starts, strict=True)
@@ -99,7 +99,7 @@ def texts_of(answers: object) -> list[str]:
         if isinstance(answer, Mapping):
             if "text" not in answer:
                 raise InvalidRecord(f"`answers` must have `text`; got {describe(answer)}.")
-            is_none = answer["text"] is None or (answer["text"] == "" and as_integer(answer.get("answer_start")) == -1)
+            is_none = answer["text"] is None or (answer["text"] == "" and parse_int(answer.get("answer_start")) == -1)
             answer = None if is_none else answer["text"]
         if answer is not None:
             texts.append(answer_text("answers", answer))

@@ -20,7 +20,7 @@ from portico.mrc.features.labels import (
     null_tokens,
     subsample_types,
 )
-from portico.mrc.features.storage import FeatureStream, SeekableFeatureStream, slices, stored_features
+from portico.mrc.features.storage import FeatureStream, SeekableFeatureStream, load_features, slices
 from portico.mrc.features.tokenization import WindowCutter, cut_at_token
 from portico.mrc.features.windows import FeatureSet, Windows
 
@@ -88,8 +88,8 @@ class Featurizer:
                 drops every window.
         """
         if self.cache_dir is not None:
-            settings = self._stored_settings("train")
-            return stored_features(self.cache_dir, settings, examples, self._train_parts(examples))
+            settings = self._collect_settings("train")
+            return load_features(self.cache_dir, settings, examples, self._train_parts(examples))
         return self.labelled_part(examples)
 
     def train_stream(self, examples: Iterable[Mapping[str, Any]]) -> FeatureStream:
@@ -103,12 +103,12 @@ class Featurizer:
         return stream_class(examples, self.labelled_part, self._draws)
 
     def labelled_part(self, examples: Examples, draws: np.random.Generator | None = None) -> FeatureSet:
-        """Return the labelled windows of some examples; for ``draws`` see :meth:`Subsampling.kept`."""
+        """Return the labelled windows of some examples; for ``draws`` see :meth:`Subsampling.select`."""
         windows, context_index_F = self._cut(examples)
         null_token_F = null_tokens(windows, self.tokenizer, self._rule)
         columns, subsample_type_F = self._label(windows, context_index_F, null_token_F, examples)
         if self.subsampling is not None and not self.subsampling.keeps_all:
-            kept = self.subsampling.kept(subsample_type_F, draws)
+            kept = self.subsampling.select(subsample_type_F, draws)
             windows = windows.take(kept)
             columns = {name: column_F[kept] for name, column_F in columns.items()}
             null_token_F = null_token_F[kept]
@@ -143,11 +143,11 @@ class Featurizer:
         if self.cache_dir is not None:
             several = any(not isinstance(text, str) for part in slices(examples) for text in column(part, "context"))
             parts = (self._eval_part(part, labels=labels, several=several) for part in slices(examples))
-            settings = self._stored_settings("labelled evaluation" if labels else "evaluation")
-            return stored_features(self.cache_dir, settings, examples, parts)
+            settings = self._collect_settings("labelled evaluation" if labels else "evaluation")
+            return load_features(self.cache_dir, settings, examples, parts)
         return self._eval_part(examples, labels=labels)
 
-    def _stored_settings(self, kind: str) -> list[object]:
+    def _collect_settings(self, kind: str) -> list[object]:
         """Return what stored features of one kind depend on: the settings and the tokenizer, as values of JSON."""
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
         del settings["tokenizer"], settings["cache_dir"]

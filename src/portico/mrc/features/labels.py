@@ -80,7 +80,7 @@ class Subsampling:
         """Return the generator of the random numbers of one pass over the windows."""
         return np.random.default_rng(self.seed)
 
-    def kept(self, subsample_type_F: Int64s, draws: np.random.Generator | None = None) -> Int64s:
+    def select(self, subsample_type_F: Int64s, draws: np.random.Generator | None = None) -> Int64s:
         """Return the indices of the windows that are kept, in order; the same seed keeps the same windows.
 
         Raises an ``InputError`` if no window is kept. With ``draws``, the windows are a part of a larger set, and all
@@ -123,7 +123,7 @@ class GoldAnswer(NamedTuple):
     answer_type: TargetType = TargetType.PASSAGE_ANSWER
     """The type of an answer without a span: YES, NO or PASSAGE_ANSWER."""
 
-    def within(self, length: int) -> "GoldAnswer":
+    def restrict_to(self, length: int) -> "GoldAnswer":
         """Return the answer in the first ``length`` characters of its context, where its span may be incomplete."""
         if self.chars[1] <= length:
             return self

@@ -86,7 +86,7 @@ class _StoredStrings(Sequence[str]):
         return bytes(self._content[start : self._ends[index]]).decode()
 
 
-def stored_features(
+def load_features(
     cache_dir: str, settings: Sequence[object], examples: Examples, parts: Iterator[FeatureSet]
 ) -> StoredFeatureSet:
     """Return the features of all examples, read from ``cache_dir`` or written there from ``parts``.
@@ -180,7 +180,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]
     """
     try:
         about = json.loads(read_text(folder / _ABOUT))
-        arrays = {name: _mapped(folder, name, *described) for name, described in about["arrays"].items()}
+        arrays = {name: _map_array(folder, name, *described) for name, described in about["arrays"].items()}
         _check(about, arrays)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
@@ -190,7 +190,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]
     return about, arrays
 
 
-def _mapped(folder: Path, name: str, dtype: str, shape: list[int]) -> np.ndarray[Any, Any]:
+def _map_array(folder: Path, name: str, dtype: str, shape: list[int]) -> np.ndarray[Any, Any]:
     if Path(name).name != name or (folder / name).is_symlink():
         raise ValueError(f"{name[:100]!r} is no file in it")
     if dtype not in _DTYPES:

@@ -56,7 +56,7 @@ def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, l
     ]
 
 
-def filling_token(tokenizer: PreTrainedTokenizerBase) -> int:
+def choose_fill_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the token that fills up rows; tokenizers of language models may have none, and then any other will do."""
     tokens = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     return next((int(token) for token in tokens if token is not None), 0)
@@ -113,8 +113,8 @@ class WindowCutter:
         if not len(questions):
             raise InputError("There are no examples to make features of; give at least one question with its context.")
         if self.corrects_offsets and _trims_too_much(self.tokenizer.backend_tokenizer):
-            whole = replace(self, tokenizer=_without_trimming(self.tokenizer), corrects_offsets=False)
-            return _corrected_offsets(whole._cut_pairs(questions, contexts), contexts, trims=True)
+            whole = replace(self, tokenizer=_disable_trimming(self.tokenizer), corrects_offsets=False)
+            return _correct_offsets(whole._cut_pairs(questions, contexts), contexts, trims=True)
         encoder = TextEncoder(self.tokenizer)
         encoded_questions = encoder.encode(questions)
         lengths_E = encoded_questions.lengths_E
@@ -129,7 +129,7 @@ class WindowCutter:
             )
         windows = self._assemble_windows(questions, contexts, encoded_questions, encoder.encode(contexts))
         windows = self._encode_pairs(questions, contexts) if windows is None else windows
-        return _corrected_offsets(windows, contexts) if self.corrects_offsets else windows
+        return _correct_offsets(windows, contexts) if self.corrects_offsets else windows
 
     @property
     def _question_first(self) -> bool:
@@ -207,7 +207,7 @@ def _trims_too_much(backend: Tokenizer) -> bool:
     return prefixes and bool(trimming) and (len(splitters) > 1 or not trimming[0]["add_prefix_space"])
 
 
-def _without_trimming(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+def _disable_trimming(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     """Return a copy of a tokenizer whose offsets contain the spaces before words."""
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
     kept: dict[str, Any] = rules["post_processor"]
@@ -218,7 +218,7 @@ def _without_trimming(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizer
     return copied
 
 
-def _corrected_offsets(windows: Windows, contexts: Sequence[str], *, trims: bool = False) -> Windows:
+def _correct_offsets(windows: Windows, contexts: Sequence[str], *, trims: bool = False) -> Windows:
     """Return windows whose context tokens end after the accents and format characters that follow their last one.
 
     A normalizer may remove these, which then belong to no token. With ``trims``, spaces at both ends of a token are
@@ -226,7 +226,7 @@ def _corrected_offsets(windows: Windows, contexts: Sequence[str], *, trims: bool
     """
     if not trims and all(map(str.isascii, contexts)):
         return windows
-    number: dict[str, int] = _numbering()
+    number: dict[str, int] = _create_numbering()
     text_E = np.fromiter(map(number.__getitem__, contexts), np.int64, len(contexts))
     # A character between two texts belongs to none.
     joined = "\n".join([*number, ""])
@@ -266,11 +266,11 @@ class TextEncoder:
         # Calling the tokenizer itself would spend as long again on lists of all this. It resets truncation every time.
         self._backend = tokenizer.backend_tokenizer
         self._splitter = _WordSplitter(self._backend)
-        self._openings = _KnownPieces(partial(_encoded, self._backend))
-        self._words = _KnownPieces(partial(_encoded_words, self._backend))
+        self._openings = _KnownPieces(partial(_encode, self._backend))
+        self._words = _KnownPieces(partial(_encode_words, self._backend))
 
     def encode(self, texts: Sequence[str]) -> "EncodedTexts":
-        index: dict[str, int] = _numbering()
+        index: dict[str, int] = _create_numbering()
         text_index_E = np.fromiter(map(index.__getitem__, texts), np.int64, len(texts))
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -282,7 +282,7 @@ class TextEncoder:
         openings, words = self._openings.encodings, self._words.encodings
         first_D = np.cumsum(num_words_D) - num_words_D
         piece_Q = np.insert(word_W + len(openings.num_tokens), first_D, opening_D)
-        pieces = _concatenated(openings, words)
+        pieces = _concatenate(openings, words)
 
         first_D += np.arange(len(splits))
         num_chars_Q = pieces.num_chars[piece_Q] + 1
@@ -317,18 +317,18 @@ class _KnownPieces:
 
     def __init__(self, encode: Callable[[list[str]], "_Encodings"]) -> None:
         self._encode = encode
-        self._number: dict[str, int] = _numbering()
+        self._number: dict[str, int] = _create_numbering()
         self.encodings = _NO_ENCODINGS
 
     def numbers(self, texts: Iterable[str], num_texts: int) -> Int64s:
         """Return the number of each text, and encode those that are new."""
         numbers = np.fromiter(map(self._number.__getitem__, texts), np.int64, num_texts)
         if new := list(islice(self._number, len(self.encodings.num_tokens), None)):
-            self.encodings = _concatenated(self.encodings, self._encode(new))
+            self.encodings = _concatenate(self.encodings, self._encode(new))
         return numbers
 
 
-def _numbering() -> dict[str, int]:
+def _create_numbering() -> dict[str, int]:
     """Return a mapping that numbers its keys from 0, in the order of the first look-ups."""
     return defaultdict(count().__next__)
 
@@ -388,7 +388,7 @@ _NO_ENCODINGS = _Encodings(
 )
 
 
-def _encoded(backend: Tokenizer, texts: list[str]) -> _Encodings:
+def _encode(backend: Tokenizer, texts: list[str]) -> _Encodings:
     encodings = backend.encode_batch(texts, add_special_tokens=False)
     rows = [encoding.ids for encoding in encodings]
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -398,11 +398,11 @@ def _encoded(backend: Tokenizer, texts: list[str]) -> _Encodings:
     return _Encodings(num_chars, lengths, np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum()), offsets_P2)
 
 
-def _encoded_words(backend: Tokenizer, words: list[str]) -> _Encodings:
+def _encode_words(backend: Tokenizer, words: list[str]) -> _Encodings:
     """Encode words with the space before each; offsets count from the word's first character."""
     # Words are encoded in texts of many words: each text costs as much as several words.
     groups = [words[first : first + _WORDS_PER_TEXT] for first in range(0, len(words), _WORDS_PER_TEXT)]
-    _, lengths, ids_P, offsets_P2 = _encoded(backend, [" ".join(["x", *group]) for group in groups])
+    _, lengths, ids_P, offsets_P2 = _encode(backend, [" ".join(["x", *group]) for group in groups])
     num_chars_W = np.fromiter(map(len, words), np.int64, len(words))
     text_W = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     # Where each word, and each text of words, is in all of these texts, each of which begins with "x ".
@@ -417,7 +417,7 @@ def _encoded_words(backend: Tokenizer, words: list[str]) -> _Encodings:
     return _Encodings(num_chars_W, num_tokens_W, ids_P[~opens_P], offsets_P2[~opens_P])
 
 
-def _concatenated(*parts: _Encodings) -> _Encodings:
+def _concatenate(*parts: _Encodings) -> _Encodings:
     return _Encodings(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -443,7 +443,7 @@ class _TokenPool:
         if tokenizer.padding_side != "right":
             self._part_order = _CONTEXT_FIRST
             text_types = text_types[::-1]
-        textless_ids = [*special_ids, [filling_token(tokenizer)] * (cutter.max_seq_length if cutter.pad else 0)]
+        textless_ids = [*special_ids, [choose_fill_token(tokenizer)] * (cutter.max_seq_length if cutter.pad else 0)]
         ids = [*(np.array(part, np.int32) for part in textless_ids), questions.ids_P, contexts.ids_P]
         self._part_sizes_6 = np.array([len(part) for part in ids])
         other_types = np.repeat([tokenizer.pad_token_type_id, *text_types], self._part_sizes_6[_PAD:])

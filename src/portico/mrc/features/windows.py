@@ -230,7 +230,7 @@ class FeatureRows(Sequence[dict[str, Any]]):
         bounds = self.features.row_starts
         return bounds[self.indices + 1] - bounds[self.indices]
 
-    def padded(self, padding: Mapping[str, int]) -> dict[str, Int64s] | None:
+    def pad(self, padding: Mapping[str, int]) -> dict[str, Int64s] | None:
         """Return the columns, ``int64 [B, L]`` or ``[B]`` each; ``None`` if a column is not numeric.
 
         Rows are padded on the right, where padding moves no label, to the length of the longest with the ``padding``

@@ -67,7 +67,7 @@ class NqF1(QuestionRows):
         scores: dict[str, float] = {}
         for task, outcomes_E4 in zip(_TASKS, outcomes.swapaxes(0, 1), strict=True):
             sweep = PrefixSweep(outcomes_E4)
-            of_all, best = sweep.of_all(), sweep.best()
+            of_all, best = sweep.score_all(), sweep.best()
             scores |= {f"{task}_n": len(outcomes_E4), f"{task}_f1": of_all.f1}
             scores |= {f"{task}_precision": of_all.precision, f"{task}_recall": of_all.recall}
             scores |= {f"{task}_best_{name}": value for name, value in best._asdict().items()}

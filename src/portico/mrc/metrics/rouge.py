@@ -17,11 +17,11 @@ from portico.errors import InputError, MissingPackageError
 from portico.mrc.metrics.squad import (
     Predictions,
     Records,
+    build_empty_error,
     check_answered,
     gold_texts,
-    nothing_scored,
-    predicted_text,
     prediction_records,
+    read_answer,
 )
 from portico.trust.names import data_only
 
@@ -94,7 +94,7 @@ class Rouge(Metric):
         """
         predictions = prediction_records(predictions)
         check_answered(predictions, references)
-        texts = {prediction["id"]: predicted_text(prediction) for prediction in predictions}
+        texts = {prediction["id"]: read_answer(prediction) for prediction in predictions}
         sums = self.sums.tolist()
         for reference in references:
             text = texts[reference["id"]]
@@ -109,7 +109,7 @@ class Rouge(Metric):
         """Return the metrics of everything added so far, at least one question."""
         *sums, num_spaces, total = self.sums.tolist()
         if total == 0:
-            raise nothing_scored()
+            raise build_empty_error()
         scores = {name: 100.0 * score / total for name, score in zip(self.rouge_types, sums, strict=True)}
         return {**scores, "gen_len": num_spaces / total}
 

@@ -126,8 +126,8 @@ class SpanRules(Generic[LongT, SpanT]):
         The rows have the columns of ``PrefixSweep``. A question has a long (short) answer if at least ``min_long``
         (``min_short``) annotators gave one. If several records have the same id, the last one counts.
         """
-        predicted = {str(record["example_id"]): self._predicted(record) for record in predictions}
-        gold = {shared[0]: (shared, annotators) for shared, annotators in map(self._annotated, references)}
+        predicted = {str(record["example_id"]): self._read_prediction(record) for record in predictions}
+        gold = {shared[0]: (shared, annotators) for shared, annotators in map(self._read_reference, references)}
         different = predicted.keys() ^ gold.keys()
         if different:
             key = min(different)
@@ -150,7 +150,7 @@ class SpanRules(Generic[LongT, SpanT]):
             )
         return outcomes, [shared for shared, _ in gold.values()]
 
-    def _predicted(self, record: Record) -> tuple[GivenAnswer[LongT, SpanT], float, float]:
+    def _read_prediction(self, record: Record) -> tuple[GivenAnswer[LongT, SpanT], float, float]:
         """Return a prediction, given in PrimeQA's or in the official form, and the scores of its two answers."""
         key = record["example_id"]
         if "start_position" in record:
@@ -172,7 +172,7 @@ class SpanRules(Generic[LongT, SpanT]):
             )
         return answer, long_score, score
 
-    def _annotated(self, reference: Annotated) -> tuple[list[str], list[GivenAnswer[LongT, SpanT]]]:
+    def _read_reference(self, reference: Annotated) -> tuple[list[str], list[GivenAnswer[LongT, SpanT]]]:
         """Return the shared values of a question and the answers of its annotators."""
         if isinstance(reference, Mapping) and "annotations" in reference:
             shared = [str(reference[name]) for name in self.shared_names]
@@ -222,9 +222,9 @@ class SpanScores:
         return max((len(reference["start_position"]) for reference in self._references.values()), default=0)
 
     def __call__(self, answered: "AnsweredQuestions") -> dict[str, float]:
-        return self.of(_predictions(answered.answers))
+        return self.compute(_predictions(answered.answers))
 
-    def of(self, predictions: Sequence[Record]) -> dict[str, float]:
+    def compute(self, predictions: Sequence[Record]) -> dict[str, float]:
         """Return the metrics of answers in PrimeQA's form; each process must have the answers to all questions."""
         return scores_alone(
             self.metric, predictions, [self._references[prediction["example_id"]] for prediction in predictions]

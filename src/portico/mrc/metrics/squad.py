@@ -27,7 +27,7 @@ from portico.mrc.metrics.scores import (
     normalize_answer,
     text_scores,
 )
-from portico.mrc.metrics.thresholds import Curve, Doubles, PrefixSweep, QuestionRows, running_sums
+from portico.mrc.metrics.thresholds import Curve, Doubles, PrefixSweep, QuestionRows, compute_running_sums
 from portico.trust.disk import read_text
 from portico.trust.names import data_only
 
@@ -109,7 +109,7 @@ class AnswerTexts(Metric):
             InputError: If a question has no gold answer, or an answer is no text.
         """
         predictions = prediction_records(predictions)
-        missing = _unanswered(predictions, references)
+        missing = _find_unanswered(predictions, references)
         if missing and not self.skip_unanswered:
             logger.warning(
                 "%d of %d questions have no prediction and score 0, for example %r; check their ids.",
@@ -117,7 +117,7 @@ class AnswerTexts(Metric):
                 len(references),
                 missing[0],
             )
-        texts = {prediction["id"]: predicted_text(prediction) for prediction in predictions}
+        texts = {prediction["id"]: read_answer(prediction) for prediction in predictions}
         # The official script adds Python floats one by one in this order; so do we, to be equal to the last bit.
         exact_sum, f1_sum, total = self.sums.tolist()
         for reference in references:
@@ -145,7 +145,7 @@ class AnswerTexts(Metric):
         """Return the metrics of everything added so far, at least one question."""
         exact, f1, total = self.sums.tolist()
         if total == 0:
-            raise nothing_scored()
+            raise build_empty_error()
         return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1 / total}
 
 
@@ -279,7 +279,7 @@ class SquadV2(QuestionRows):
         have = ["no_answer_probability" in prediction for prediction in by_id.values()]
         if any(have) and not all(have):
             raise _incomplete(sum(have), len(have))
-        given = {key: predicted_text(by_id[key]) for key in golds}
+        given = {key: read_answer(by_id[key]) for key in golds}
         raw = {key: exact_and_f1(given[key], texts) for key, texts in golds.items()}
         has_answer_E = np.fromiter((bool(texts) for texts in golds.values()), np.bool_, len(golds))
         scores_E3 = np.column_stack([np.array(list(raw.values()), np.float64).reshape(-1, 2), np.ones(len(golds))])
@@ -290,7 +290,7 @@ class SquadV2(QuestionRows):
             scores_E3[is_null_E, :2] = ~has_answer_E[is_null_E, None]
         groups = (np.ones_like(has_answer_E), has_answer_E, ~has_answer_E)
         sums_33 = self.sums.cpu().numpy()
-        sums = [running_sums(np.vstack([sums_33[g], scores_E3[of]]))[-1] for g, of in enumerate(groups)]
+        sums = [compute_running_sums(np.vstack([sums_33[g], scores_E3[of]]))[-1] for g, of in enumerate(groups)]
         self.sums = self.sums.new_tensor(np.array(sums))
         if any(have):
             # In the order of the predictions, which decides among equal probabilities.
@@ -303,7 +303,7 @@ class SquadV2(QuestionRows):
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything added so far, at least one record."""
         if self.sums[0, 2] == 0:
-            raise nothing_scored()
+            raise build_empty_error()
         scores: dict[str, float] = {}
         for group, (exact, f1, total) in zip(_GROUPS, self.sums.tolist(), strict=True):
             if total > 0:
@@ -353,7 +353,7 @@ class SquadV2(QuestionRows):
             # `find_best_thresh` of evaluate-v2.0.py: an unanswerable question counts as right until it is answered;
             # the threshold is the probability of the last question that is answered, 0 if none is.
             gain_E = np.where(has_answer_E, sweep[:, column], -sweep[:, _HAS_TEXT])[order_E]
-            score_E = running_sums(np.append(num_unanswerable, gain_E))
+            score_E = compute_running_sums(np.append(num_unanswerable, gain_E))
             best = int(score_E.argmax())
             threshold = float(sweep[order_E[best - 1], _NULL_PROBABILITY]) if best > 0 else 0.0
             scores |= {f"best_{name}": 100.0 * float(score_E[best]) / num_questions, f"best_{name}_thresh": threshold}
@@ -399,14 +399,14 @@ def record_of(key: str, entry: object) -> dict[str, Any]:
     """Return the record of an entry of answers by id, as :func:`prediction_records` takes them."""
     best = entry[0] if isinstance(entry, list) and entry else entry
     if not isinstance(best, Mapping):
-        return {"id": key, "prediction_text": predicted_text({"id": key, "prediction_text": best})}
+        return {"id": key, "prediction_text": read_answer({"id": key, "prediction_text": best})}
     name = next((name for name in ("prediction_text", "text", "answer") if name in best), None)
     if name is None:
         raise InputError(
             f"The answer to question {key!r} is {shorten(best)}, without `text`; write {{id: text}}, or mappings that "
             "hold `text` or `prediction_text`."
         )
-    record: dict[str, Any] = {"id": key, "prediction_text": predicted_text({"id": key, "prediction_text": best[name]})}
+    record: dict[str, Any] = {"id": key, "prediction_text": read_answer({"id": key, "prediction_text": best[name]})}
     # Entries of n-best lists have the probability of their answer instead, under another name.
     if "no_answer_probability" in best:
         record["no_answer_probability"] = best["no_answer_probability"]
@@ -435,7 +435,7 @@ def gold_texts(reference: Record) -> list[str]:
         raise InputError(f"The reference of question {reference['id']!r}: {error} Correct it.") from error
 
 
-def predicted_text(prediction: Record) -> str:
+def read_answer(prediction: Record) -> str:
     """Return ``prediction["prediction_text"]``; ``None`` is no answer, ``""``."""
     try:
         return values.answer_text("prediction_text", prediction["prediction_text"])
@@ -444,7 +444,7 @@ def predicted_text(prediction: Record) -> str:
 
 
 def check_answered(predictions: Records, references: Records) -> None:
-    missing = _unanswered(predictions, references)
+    missing = _find_unanswered(predictions, references)
     if missing:
         raise InputError(
             f"{len(missing)} of {len(references)} references have no prediction, for example {min(missing)!r}; "
@@ -452,11 +452,11 @@ def check_answered(predictions: Records, references: Records) -> None:
         )
 
 
-def nothing_scored() -> InputError:
+def build_empty_error() -> InputError:
     return InputError("No question was scored; call `update` with predictions and references before `compute`.")
 
 
-def _unanswered(predictions: Records, references: Records) -> list[Any]:
+def _find_unanswered(predictions: Records, references: Records) -> list[Any]:
     answered = {prediction["id"] for prediction in predictions}
     return [reference["id"] for reference in references if reference["id"] not in answered]
 

@@ -76,17 +76,17 @@ class PrefixSweep:
         has_gold_E, has_prediction_E, worth_E, score_E = descending_E4.T
         # No threshold separates equal scores: the row of the last question with a score counts for all of them.
         last_T = np.flatnonzero(np.append(score_E[1:] != score_E[:-1], True)) if len(score_E) else np.empty(0, int)
-        worth_T = running_sums(worth_E)[last_T]
+        worth_T = compute_running_sums(worth_E)[last_T]
         self.threshold_T = score_E[last_T]
-        self.precision_T = _safe_divide(worth_T, running_sums(has_prediction_E)[last_T])
+        self.precision_T = _safe_divide(worth_T, compute_running_sums(has_prediction_E)[last_T])
         self.recall_T = _safe_divide(worth_T, has_gold_E.sum())
         self.f1_T = _safe_divide(2 * self.precision_T * self.recall_T, self.precision_T + self.recall_T)
 
     def best(self) -> Quality:
         """Return the scores at the threshold with the best F1, the highest of several; zeros if no F1 is positive."""
-        return self.of_all(int(self.f1_T.argmax()) if len(self.f1_T) else -1)
+        return self.score_all(int(self.f1_T.argmax()) if len(self.f1_T) else -1)
 
-    def of_all(self, t: int = -1) -> Quality:
+    def score_all(self, t: int = -1) -> Quality:
         """Return the scores of all answers, or of the answers above threshold ``t``; zeros if no F1 is positive."""
         if not self.f1_T.any():
             return Quality(0.0, 0.0, 0.0, 0.0)
@@ -114,10 +114,10 @@ class Curve(NamedTuple):
 
     @property
     def average_precision(self) -> float:
-        return float(running_sums(self.precision_T[1:] * np.diff(self.recall_T))[-1])
+        return float(compute_running_sums(self.precision_T[1:] * np.diff(self.recall_T))[-1])
 
 
-def running_sums(terms: Doubles) -> Doubles:
+def compute_running_sums(terms: Doubles) -> Doubles:
     # The official scripts add one by one; numpy's pairwise sum would differ in the last digits.
     sums: Doubles = np.add.accumulate(terms)
     return sums

@@ -14,7 +14,7 @@ from transformers import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, GenerationMixin
 
 from portico.compat.transformers import BaseModelOutput
 from portico.errors import InputError, InputKeyError
-from portico.mrc.models.task_model import ModelByConfig, pretrained_class
+from portico.mrc.models.task_model import ModelByConfig, find_pretrained_class
 
 # The head is the language model head of the encoder-decoder itself.
 FID_HEAD: Mapping[str, None] = {"fid_head": None}
@@ -49,7 +49,7 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
     @classmethod
     def model_class_from_config(cls, config: PreTrainedConfig) -> type[Self]:
         known = "`AutoModelForSeq2SeqLM` knows, such as a `BartConfig` or a `T5Config`"
-        plain = pretrained_class(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, config, "encoder-decoder", known)
+        plain = find_pretrained_class(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, config, "encoder-decoder", known)
         return cls._class_on(plain, config)
 
     def set_task_head(self, task_head: str) -> None:
@@ -83,7 +83,7 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
         try:
             return super().forward(
                 input_ids=input_ids,
-                attention_mask=_joined_mask(attention_mask),
+                attention_mask=_join_mask(attention_mask),
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
                 encoder_outputs=encoder_outputs,
@@ -109,7 +109,7 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
             mask = options.pop("attention_mask", None)
             # `generate` would run the encoder on the three dimensions of the tokens.
             options["encoder_outputs"] = self.encode_passages(tokens, mask)
-            options["attention_mask"] = _joined_mask(torch.ones_like(tokens) if mask is None else mask)
+            options["attention_mask"] = _join_mask(torch.ones_like(tokens) if mask is None else mask)
             tokens = None
         return super().generate(tokens, *args, **options)
 
@@ -122,5 +122,5 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
         return BaseModelOutput(last_hidden_state=hidden.reshape(num_questions, -1, hidden.shape[-1]))
 
 
-def _joined_mask(mask: Tensor | None) -> Tensor | None:
+def _join_mask(mask: Tensor | None) -> Tensor | None:
     return mask.flatten(1) if mask is not None and mask.dim() == 3 else mask

@@ -301,17 +301,17 @@ def question_and_passage(
     """
     present = True if attention_mask is None else attention_mask.bool()
     if token_type_ids is not None and bool(token_type_ids.any()):
-        return _without_ends((token_type_ids == 0) & present), (token_type_ids == 1) & present
+        return _strip_ends((token_type_ids == 0) & present), (token_type_ids == 1) & present
     if input_ids is None or sep_token_id is None:
         return None
     is_separator = (input_ids == sep_token_id) & present
     num_separators = is_separator.cumsum(dim=1)
     # The question ends with its separator, as it does with token types.
     is_question = (num_separators <= is_separator.long()) & present
-    return _without_ends(is_question), (num_separators > 0) & ~is_separator & present
+    return _strip_ends(is_question), (num_separators > 0) & ~is_separator & present
 
 
-def _without_ends(mask_BL: Tensor) -> Tensor:
+def _strip_ends(mask_BL: Tensor) -> Tensor:
     number_BL = mask_BL.cumsum(dim=1)
     return mask_BL & (number_BL > 1) & (number_BL < number_BL[:, -1:])
 

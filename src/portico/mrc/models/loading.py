@@ -20,7 +20,7 @@ from transformers import (
 
 from portico.errors import InputError, printable
 from portico.hub import loading_model
-from portico.mrc.features.tokenization import filling_token
+from portico.mrc.features.tokenization import choose_fill_token
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
@@ -97,8 +97,8 @@ def load_reader(name_or_path: str, head: str | None = None, *, setting: str = _S
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
         if tokenizer.pad_token is None:
             # Language models need no padding; attention masks hide it.
-            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(filling_token(tokenizer))
-        if head is not None and head != saved_head(config) and not _is_class_token_first(tokenizer):
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(choose_fill_token(tokenizer))
+        if head is not None and head != get_saved_head(config) and not _is_class_token_first(tokenizer):
             # Of a new head; one that was trained reads the token that it was trained on.
             config.class_token_id = -1 if tokenizer.cls_token_id is None else tokenizer.cls_token_id
         reader = ModelAndTokenizer(question_answering_model(config, head, name_or_path), tokenizer)
@@ -156,7 +156,7 @@ def question_answering_model(config: PreTrainedConfig, head: str | None, name_or
 
     ``head`` is a key of ``HEADS`` or ``"span"``, by default the saved head; one that was not saved is new.
     """
-    head = saved_head(config) if head is None else head
+    head = get_saved_head(config) if head is None else head
     model_class: Any = ModelForDownstreamTasks
     if head == PLAIN_HEAD:
         model_class = AutoModelForQuestionAnswering
@@ -187,10 +187,10 @@ def head_of(model: nn.Module) -> str:
     if gives_loss_alone(model):
         return "beam_search"
     config = getattr(model, "config", None)
-    return PLAIN_HEAD if config is None else saved_head(config)
+    return PLAIN_HEAD if config is None else get_saved_head(config)
 
 
-def saved_head(config: PreTrainedConfig) -> str:
+def get_saved_head(config: PreTrainedConfig) -> str:
     """Return the name of the saved head: ``"span"`` if none is recorded, ``"saved"`` for heads of unknown classes."""
     recorded = getattr(config, "task_heads", None)
     if recorded:

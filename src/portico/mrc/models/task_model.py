@@ -84,7 +84,7 @@ class ModelForDownstreamTasks(ModelByConfig):
         # The heads recorded below belong to this model, not to others that share the configuration.
         config = deepcopy(config)
         super().__init__(config)
-        task_heads = _recorded_heads(config) if task_heads is None else task_heads
+        task_heads = _read_heads(config) if task_heads is None else task_heads
         if not task_heads:
             raise InputError("The model would have no head; give `task_heads`, such as `EXTRACTIVE_HEAD`.")
         encoder_class = _encoder_class(config)
@@ -165,10 +165,10 @@ class ModelForDownstreamTasks(ModelByConfig):
 
 
 def _encoder_class(config: PreTrainedConfig) -> Any:
-    return pretrained_class(MODEL_MAPPING, config, "encoder", "`AutoModel` knows, such as a `RobertaConfig`")
+    return find_pretrained_class(MODEL_MAPPING, config, "encoder", "`AutoModel` knows, such as a `RobertaConfig`")
 
 
-def pretrained_class(
+def find_pretrained_class(
     mapping: Mapping[type[PreTrainedConfig], Any], config: PreTrainedConfig, kind: str, known: str
 ) -> Any:
     """Return the class for a configuration in one of transformers' mappings, or raise an ``InputError``."""
@@ -180,7 +180,7 @@ def pretrained_class(
     return found[0] if isinstance(found, tuple) else found  # Funnel has one without its decoder, too
 
 
-def _recorded_heads(config: PreTrainedConfig) -> TaskHeads:
+def _read_heads(config: PreTrainedConfig) -> TaskHeads:
     names: Mapping[str, str] = getattr(config, "task_heads", None) or {}
     unknown = [class_name for class_name in names.values() if class_name not in HEAD_CLASSES]
     if unknown:

@@ -67,7 +67,7 @@ class Shortlist:
         return self.examples.texts(example_N, self.context_N[rows], chars_N2)
 
 
-def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
+def add_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
     """Insert a first span with score 0 and the text "empty" into every example without any text.
 
     utils_qa.py of transformers does so where no span was found, or a single one without text. Returns also which
@@ -166,15 +166,15 @@ class Answers:
         for kind, type_text in _TYPE_TEXTS.items():
             for e in np.flatnonzero(choice.type_E == kind).tolist():
                 texts[e] = type_text
-        self.predictions = self._by_id(texts)
+        self.predictions = self._key_by_id(texts)
         odds_E = choice.null_odds_E
-        self.null_odds = None if odds_E is None else self._by_id(odds_E.tolist())
+        self.null_odds = None if odds_E is None else self._key_by_id(odds_E.tolist())
 
     @cached_property
     def spans(self) -> dict[str, tuple[int, int] | None]:
         """Characters of the answer in its context, ``{id: (start, end)}``; ``None`` where no span is the answer."""
         chars = self._places(self._choice.chosen_E)[0].tolist()
-        return self._by_id((start, end) if end > start else None for start, end in chars)
+        return self._key_by_id((start, end) if end > start else None for start, end in chars)
 
     @cached_property
     def nbest(self) -> dict[str, list[NBestRecord]]:
@@ -196,18 +196,18 @@ class Answers:
     @cached_property
     def context_indices(self) -> dict[str, int]:
         """Which context contains the best span, ``{id: index}``."""
-        return self._by_id(self._places(self._choice.span_E)[1].tolist())
+        return self._key_by_id(self._places(self._choice.span_E)[1].tolist())
 
     @cached_property
     def passages(self) -> dict[str, int]:
         """The long answer: the passage that contains the best span, ``{id: index}``, -1 for none."""
         span_E = np.where(self._choice.is_null_E, -1, self._choice.span_E)
-        return self._by_id(np.append(self.shortlist.passage_N, -1)[span_E].tolist())
+        return self._key_by_id(np.append(self.shortlist.passage_N, -1)[span_E].tolist())
 
     @cached_property
     def answer_types(self) -> dict[str, TargetType]:
         types = np.where(self._choice.is_null_E, TargetType.NO_ANSWER, self._choice.type_E).tolist()
-        return self._by_id(map(TargetType, types))
+        return self._key_by_id(map(TargetType, types))
 
     @cached_property
     def rows_E(self) -> Int64s:
@@ -244,7 +244,7 @@ class Answers:
         if self.null_odds is not None:
             _write_json(folder / f"{start}null_odds.json", ids, np.array(list(self.null_odds.values())))
 
-    def _by_id(self, values: Iterable[_T]) -> dict[str, _T]:
+    def _key_by_id(self, values: Iterable[_T]) -> dict[str, _T]:
         return dict(zip(self.shortlist.examples.ids, values, strict=True))
 
     def _places(self, span_E: Int64s) -> tuple[Int32s, Int64s]:
@@ -281,11 +281,11 @@ class BeamAnswers(Answers):
 
 def _write_json(path: Path, keys: Sequence[str], values: Sequence[str] | Floats) -> None:
     # As `json.dumps(..., indent=4)`, which encodes in Python.
-    members = ",\n    ".join(map(": ".join, zip(_encoded(keys), _encoded(values), strict=True)))
+    members = ",\n    ".join(map(": ".join, zip(_encode(keys), _encode(values), strict=True)))
     write_text(path, f"{{\n    {members}\n}}\n")
 
 
-def _encoded(values: Sequence[str] | Floats) -> list[str]:
+def _encode(values: Sequence[str] | Floats) -> list[str]:
     """Return the JSON of each of some strings or numbers."""
     if not isinstance(values, np.ndarray):
         return list(map(json.encoder.encode_basestring_ascii, values))
@@ -306,11 +306,11 @@ def _encoded(values: Sequence[str] | Floats) -> list[str]:
     return texts
 
 
-def _encoded_logits(logit_N: Floats) -> list[str]:
+def _encode_logits(logit_N: Floats) -> list[str]:
     """Return the JSON of each of some logits, most of which come several times."""
-    # By their bits, which tell 0.0 from -0.0.
+    # By their bits, which distinguish 0.0 from -0.0.
     bits, places_N = np.unique(logit_N.view(f"i{logit_N.itemsize}"), return_inverse=True)
-    texts: list[str] = np.array(_encoded(bits.view(logit_N.dtype)), object)[places_N].tolist()
+    texts: list[str] = np.array(_encode(bits.view(logit_N.dtype)), object)[places_N].tolist()
     return texts
 
 
@@ -331,7 +331,7 @@ class _NBestFile:
         separator = "{\n"
         for first in range(0, len(ids), _EXAMPLES_AT_ONCE):
             some = slice(first, first + _EXAMPLES_AT_ONCE)
-            yield separator + self._text(shortlist, _encoded(ids[some]), starts[first : first + _EXAMPLES_AT_ONCE + 1])
+            yield separator + self._text(shortlist, _encode(ids[some]), starts[first : first + _EXAMPLES_AT_ONCE + 1])
             separator = ",\n"
         yield "\n}\n"
 
@@ -356,9 +356,9 @@ class _NBestFile:
             else:
                 before += f"{no_span},\n"
         pieces[0::9], pieces[8::9] = opening, closing
-        pieces[1::9], pieces[3::9] = (_encoded_logits(c[rows]) for c in (spans.start_logit_N, spans.end_logit_N))
-        pieces[5::9] = _encoded(shortlist.texts(rows))
-        pieces[7::9] = _encoded(shortlist.probability_N[rows])
+        pieces[1::9], pieces[3::9] = (_encode_logits(c[rows]) for c in (spans.start_logit_N, spans.end_logit_N))
+        pieces[5::9] = _encode(shortlist.texts(rows))
+        pieces[7::9] = _encode(shortlist.probability_N[rows])
         for row in np.flatnonzero(spans.chars_N2[rows, 0] == LITERAL_EMPTY).tolist():
             # transformers puts the text of this record first; dicts keep their order.
             pieces[9 * row] = pieces[9 * row].removesuffix(first_name) + f'{names[1]}"empty",\n{first_name}'

@@ -87,7 +87,7 @@ class AnswerCalibration:
             ) from error
 
 
-def calibrated_probabilities(answers: Answers, calibration: AnswerCalibration) -> Float64s:
+def calibrate_probabilities(answers: Answers, calibration: AnswerCalibration) -> Float64s:
     """Return the probability that each candidate is right, ``float64 [N]``; they add up to at most 1 per example.
 
     The calibration is fitted to answers, so an answer keeps its probability, and the other candidates share at most
@@ -121,7 +121,7 @@ def calibration_of(examples: Examples, answers: Answers) -> AnswerCalibration:
     return replace(calibration, null_score_diff_threshold=answers.null_threshold if can_be_null else None)
 
 
-def with_best_null_threshold(examples: Examples, answers: Answers) -> Answers:
+def use_best_null_threshold(examples: Examples, answers: Answers) -> Answers:
     """Return the answers for the threshold of "no answer" that gives these questions the best F1.
 
     Raises:
@@ -178,7 +178,7 @@ def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> An
     temperature = float(np.exp((low + high) / 2))
     answers = answer_E[answer_E >= 0]
     softmax_N = span_probabilities(ranked, in_float64_E, temperature)
-    slope, intercept = _fitted_line(_log_odds(softmax_N[answers]), right_N[answers])
+    slope, intercept = _fit_line(_log_odds(softmax_N[answers]), right_N[answers])
     return AnswerCalibration(temperature, slope, intercept)
 
 
@@ -199,7 +199,7 @@ def best_null_threshold(null_odds_E: Float64s, if_answered_E: Floats, if_not_E: 
     return float((odds[best] + odds[best + 1]) / 2)
 
 
-def _fitted_line(log_odds_E: Float64s, right_E: Bools) -> tuple[float, float]:
+def _fit_line(log_odds_E: Float64s, right_E: Bools) -> tuple[float, float]:
     """Return slope and intercept of a logistic regression, by Newton's method with step halving.
 
     The targets are moved slightly inwards, as in Platt's method, and the slope is regularised towards 1, which keeps

@@ -116,7 +116,7 @@ class ScoreDifference:
             return difference * type_logit
         return (1 - self.target_type_weight) * difference + self.target_type_weight * type_logit
 
-    def of_spans(self, features: Candidates, start_logit_Fnn: Floats, end_logit_Fnn: Floats) -> Floats:
+    def score_spans(self, features: Candidates, start_logit_Fnn: Floats, end_logit_Fnn: Floats) -> Floats:
         """Return the scores of the spans of features, ``float64 [F, n, n]``."""
         if self.needs_types and features.type_logits_FK.shape[1] == 0:
             raise InputError(
@@ -270,7 +270,7 @@ def _legal_spans(
     if scorer is None:
         score_Fnn: Floats = start_logit_Fnn + end_logit_Fnn
     else:
-        score_Fnn = scorer.of_spans(block, start_logit_Fnn, end_logit_Fnn)
+        score_Fnn = scorer.score_spans(block, start_logit_Fnn, end_logit_Fnn)
     flat_N = np.flatnonzero(_among_the_best(score_Fnn, legal_Fnn, num_spans, group_F))
     start_N, rank_N = np.divmod(flat_N, legal_Fnn.shape[2])  # the place of the start in [F, n], and its end's rank
     feature_N, start_rank_N = np.divmod(start_N, begin_Fn.shape[1])

@@ -137,13 +137,13 @@ class CandidateSearch:
             null_token_B = self._null_token_F[feature_indices_B]
         return Candidates(
             feature_indices_B,
-            *self._kept(top_starts_Bn, starts_BL, start_stdevs_BL, null_token_B),
-            *self._kept(top_ends_Bn, ends_BL, end_stdevs_BL, null_token_B),
+            *self._keep_best(top_starts_Bn, starts_BL, start_stdevs_BL, null_token_B),
+            *self._keep_best(top_ends_Bn, ends_BL, end_stdevs_BL, null_token_B),
             types_BK,
             similarity_B1,
         )
 
-    def _kept(
+    def _keep_best(
         self, top_Bn: Int64s, logits_BL: Floats, stdevs_BL: Floats, null_token_B: Int64s
     ) -> tuple[Tokens, Floats, Floats, Floats]:
         num_missing = self.n_best_size - top_Bn.shape[1]
@@ -219,11 +219,11 @@ class CandidateSearch:
         best_Bn = np.argsort(-score_BP, axis=1, kind="stable")[:, : self.n_best_size]
         none_B0 = np.zeros((len(null_B), 0), null_B.dtype)
 
-        def kept(tokens_BP: Int64s, scores_BP: Floats) -> tuple[Tokens, Floats]:
+        def keep(tokens_BP: Int64s, scores_BP: Floats) -> tuple[Tokens, Floats]:
             tokens_Bn = np.take_along_axis(np.where(legal_BP, tokens_BP, -1), best_Bn, axis=1)
             return tokens_Bn.astype(self._token_dtype), np.take_along_axis(scores_BP, best_Bn, axis=1)
 
-        start, end = kept(starts_BP, start_scores_BP), kept(ends_BP, end_scores_BP)
+        start, end = keep(starts_BP, start_scores_BP), keep(ends_BP, end_scores_BP)
         # The head has a single score of "no answer", which takes the place of the start logit.
         no_end_B = np.zeros_like(null_B)
         return Candidates(feature_indices_B, *start, null_B, none_B0, *end, no_end_B, none_B0, none_B0, none_B0)

@@ -17,7 +17,7 @@ from portico.errors import InputError
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.metrics import SquadV1, SquadV2
 from portico.mrc.postprocess.answers import Answers
-from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, sigmoid, with_best_null_threshold
+from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, sigmoid, use_best_null_threshold
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
 from portico.mrc.postprocess.streaming import BeamPostProcessor, SpanPostProcessor, SpanSearch
 from portico.mrc.postprocess.token_offsets import Features
@@ -102,7 +102,7 @@ class StreamedAnswers:
     def compute(self) -> AnsweredQuestions:
         answers = self.post_processor.compute()
         if self.rules.null_score_diff_threshold == "best":
-            answers = with_best_null_threshold(self.examples, answers)
+            answers = use_best_null_threshold(self.examples, answers)
         return AnsweredQuestions(self.examples, answers, calibrate=self.rules.calibrate)
 
 

@@ -16,14 +16,8 @@ import numpy.typing as npt
 from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
-from portico.mrc.postprocess.answers import (
-    Answers,
-    BeamAnswers,
-    Shortlist,
-    choose,
-    with_literal_empty,
-)
-from portico.mrc.postprocess.calibration import AnswerCalibration, calibrated_probabilities
+from portico.mrc.postprocess.answers import Answers, BeamAnswers, Shortlist, add_literal_empty, choose
+from portico.mrc.postprocess.calibration import AnswerCalibration, calibrate_probabilities
 from portico.mrc.postprocess.ranking import (
     RankedSpans,
     ScoreDifference,
@@ -252,14 +246,14 @@ class SpanPostProcessor(CandidateCollector):
         ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=examples)
         literal_E = None
         if self._ties == "hf":
-            ranked, literal_E = with_literal_empty(ranked)
+            ranked, literal_E = add_literal_empty(ranked)
         used_types = slice(None if self._own_rules else 0)  # neither transformers nor PrimeQA's span records use types
         type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
         choice = choose(ranked, nulls, self._null_score_diff_threshold, type_E)
         # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
         answers = Answers(self._shortlist(ranked, candidates, span_probabilities(ranked, literal_E)), choice)
         if self._calibration is not None and self._ties != "hf":
-            calibrated_N = calibrated_probabilities(answers, self._calibration)
+            calibrated_N = calibrate_probabilities(answers, self._calibration)
             answers.shortlist = replace(answers.shortlist, probability_N=calibrated_N)
         return answers
 

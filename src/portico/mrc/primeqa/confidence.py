@@ -99,10 +99,10 @@ def _agreement(spans: Sequence[Mapping[str, int]]) -> list[float]:
     return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / len(pairs) for n, a in enumerate(pairs)]
 
 
-def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
+def _overlap_f1(span: tuple[int, int], other: tuple[int, int]) -> float:
     """Return the F1 of two spans; like PrimeQA, count the character after the last one as part of a span."""
-    shared = min(one[1], other[1]) - max(one[0], other[0]) + 1
-    return max(2 * shared / (one[1] - one[0] + other[1] - other[0] + 2), 0.0)
+    shared = min(span[1], other[1]) - max(span[0], other[0]) + 1
+    return max(2 * shared / (span[1] - span[0] + other[1] - other[0] + 2), 0.0)
 
 
 @dataclass(frozen=True)

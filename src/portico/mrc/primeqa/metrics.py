@@ -71,7 +71,7 @@ class CollectingMetric(ABC):
     def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores | None:
         """Return the scores of everything collected."""
 
-    def _scored_by(self, metric: Metric, read: Callable[[Record], Record] = lambda record: record) -> Scores:
+    def _score_by(self, metric: Metric, read: Callable[[Record], Record] = lambda record: record) -> Scores:
         metric.update([read(record) for record in self._predictions], self._references)
         scores: Scores = metric.compute()
         return scores
@@ -79,7 +79,7 @@ class CollectingMetric(ABC):
 
 class SQUAD(CollectingMetric):
     def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
-        return self._scored_by(SquadV1(sync_on_compute=False))
+        return self._score_by(SquadV1(sync_on_compute=False))
 
 
 class MLQA(CollectingMetric):
@@ -91,7 +91,7 @@ class MLQA(CollectingMetric):
                 "MLQA needs the language of the answers, but `dataset_config_name` is missing; set it, for example "
                 "`compute(..., dataset_config_name='mlqa.zh.en')` for answers in Chinese."
             )
-        return self._scored_by(Mlqa(dataset_config_name[5:7], sync_on_compute=False))
+        return self._score_by(Mlqa(dataset_config_name[5:7], sync_on_compute=False))
 
 
 class TyDiF1(CollectingMetric):
@@ -103,7 +103,7 @@ class TyDiF1(CollectingMetric):
     def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores | None:
         if not all(annotators_of(reference) for reference in self._references):
             return None
-        scores = self._scored_by(TydiF1(**thresholds, sync_on_compute=False), _yes_no_without_span)
+        scores = self._score_by(TydiF1(**thresholds, sync_on_compute=False), _yes_no_without_span)
         if verbose:
             for name, score in scores.items():
                 logger.info("%s: %.4f", name, score)
@@ -114,7 +114,7 @@ class NQF1(CollectingMetric):
     """F1, precision and recall of all long and short answers, gold if two annotators agree; see ``NqF1``."""
 
     def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
-        scores = self._scored_by(NqF1(precision_targets=(), sync_on_compute=False), _yes_no_without_span)
+        scores = self._score_by(NqF1(precision_targets=(), sync_on_compute=False), _yes_no_without_span)
         return {name: score for name, score in scores.items() if "_best_" not in name}
 
 
@@ -123,7 +123,7 @@ class ROUGE(CollectingMetric):
 
     def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=sentence_splitter(), sync_on_compute=False)
-        scores = self._scored_by(metric)
+        scores = self._score_by(metric)
         renamed = {"rougeLsum": "google_rougeL"}
         return {renamed.get(name, name): round(score, 4) for name, score in scores.items()}
 

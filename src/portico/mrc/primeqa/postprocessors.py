@@ -19,7 +19,7 @@ from portico.errors import InputError, InputStopIteration
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets import natural_questions
 from portico.mrc.datasets.examples import Examples, arrow_view, column, contexts_of
-from portico.mrc.datasets.records import as_objects
+from portico.mrc.datasets.records import read_objects
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.postprocess.ranking import (
@@ -119,7 +119,7 @@ class SpanRecords(CandidateCollector):
         self._post_processor = post_processor
         self._given = examples
         self._passages = columns.passages if post_processor._single_context_multiple_passages else None
-        offsets = _grouped_offsets(features, columns.ids)
+        offsets = _read_offsets(features, columns.ids)
         sizes = post_processor._n_best_size, post_processor._max_answer_length
         super().__init__(columns, CandidateSearch(offsets, *sizes, "primeqa"))
 
@@ -196,7 +196,7 @@ def _no_span(example_id: str) -> SpanRecord:
     }
 
 
-def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
+def _read_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
     """Read the offsets of features that are grouped by ``example_idx`` or from ``Featurizer.eval_features``."""
     if isinstance(features, FeatureSet):
         return token_offsets(features, ids)
@@ -397,7 +397,7 @@ class NaturalQuestionsPostProcessor(ExtractivePostProcessor):
         """Replace the characters of every span by bytes of the page, and find the passage there."""
         records = super().completed(examples, records)
         for example in examples:
-            tokens = as_objects(example["document"]["tokens"], "document.tokens")
+            tokens = read_objects(example["document"]["tokens"], "document.tokens")
             document = natural_questions.read_document({"document": {"tokens": tokens}})
             if len(document.context) != len(contexts_of(example)[0]):
                 raise InputError(
@@ -486,7 +486,7 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers"}`` of every example: all answers that are not null."""
-        outputs = (as_objects(example["output"], "output") for example in examples)
+        outputs = (read_objects(example["output"], "output") for example in examples)
         answers = ([answer["answer"] for answer in given if answer.get("answer")] for given in outputs)
         return [{"id": _id(example), "answers": texts} for example, texts in zip(examples, answers, strict=True)]
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from portico.data.defects import Defects
-from portico.data.sources import import_datasets, numbered
+from portico.data.sources import import_datasets, number_records
 from portico.errors import InputError, InputTypeError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets import natural_questions, squad, tydi
@@ -28,11 +28,11 @@ from portico.mrc.datasets.records import (
     NO_SPAN,
     Annotation,
     Span,
-    as_candidates,
-    as_objects,
-    as_target,
-    checked_text,
-    required,
+    build_candidates,
+    build_target,
+    check_text,
+    read_key,
+    read_objects,
 )
 from portico.mrc.features.labels import (
     Gold,
@@ -151,7 +151,7 @@ class AbstractPreProcessor(ABC):
         """Return the features to train on, without the column ``subsample_type``; all features if it is missing."""
         if "subsample_type" not in dataset.column_names:
             return dataset
-        kept = self._subsampling.kept(np.asarray(dataset["subsample_type"]))
+        kept = self._subsampling.select(np.asarray(dataset["subsample_type"]))
         return dataset.select(kept).remove_columns("subsample_type")
 
     @abstractmethod
@@ -264,7 +264,7 @@ class BasePreProcessor(AbstractPreProcessor):
         if context_index_F is not None:
             columns["context_idx"] = context_index_F
         if is_train:
-            columns |= self._training_columns(windows, context_index_F, examples)
+            columns |= self._build_training_columns(windows, context_index_F, examples)
         return pa.table(columns)
 
     def _contexts(self, examples: Mapping[str, Any]) -> list[str] | list[list[str]]:
@@ -304,7 +304,7 @@ class BasePreProcessor(AbstractPreProcessor):
         columns["offset_mapping"] = lists(pa.ListArray.from_arrays(pair_starts, characters, mask=is_null))
         return columns
 
-    def _training_columns(
+    def _build_training_columns(
         self, windows: Windows, context_index_F: Int64s | None, examples: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the labels and, unless every window is kept, the column for subsampling."""
@@ -315,7 +315,7 @@ class BasePreProcessor(AbstractPreProcessor):
         if single:
             # `max_contexts` may cut the context within an answer.
             lengths = map(len, self._contexts(examples))
-            golds = [gold.within(length) for gold, length in zip(golds, lengths, strict=True)]
+            golds = [gold.restrict_to(length) for gold, length in zip(golds, lengths, strict=True)]
         columns = self._label(windows, Gold(golds, windows.example_index_F), context_index_F)
         in_batch = {**columns, "example_idx": windows.example_index_F}
         labelled = self.label_features_for_subsampling(in_batch, examples)
@@ -404,23 +404,23 @@ class SQUADPreprocessor(_SingleContextPreProcessor):
         record = squad.example(raw)
         answers = record["answers"]
         spans = [(start, start + len(text)) for text, start in zip(*answers.values(), strict=True)]
-        return {**_with_one_passage(record, record["id"], spans), "answer_text": answers["text"]}
+        return {**_build_one_passage(record, record["id"], spans), "answer_text": answers["text"]}
 
 
-def _with_one_passage(raw: Mapping[str, Any], identifier: object, spans: Sequence[Span]) -> dict[str, Any]:
+def _build_one_passage(raw: Mapping[str, Any], identifier: object, spans: Sequence[Span]) -> dict[str, Any]:
     """Return the base schema's columns for a record whose only passage is its whole context."""
     return {
         "example_id": identifier,
         "question": raw["question"],
         "context": [raw["context"]],
-        "target": as_target([Annotation(span, 0) for span in spans] or [Annotation()]),
-        "passage_candidates": as_candidates([(0, len(raw["context"]))]),
+        "target": build_target([Annotation(span, 0) for span in spans] or [Annotation()]),
+        "passage_candidates": build_candidates([(0, len(raw["context"]))]),
     }
 
 
 def _flat_squad(dataset: "Dataset") -> Iterator[Mapping[str, Any]]:
     defects = Defects("The dataset", skip_invalid=False)
-    for place, row in numbered(dataset):
+    for place, row in number_records(dataset):
         for article in row["data"] if isinstance(row["data"], list) else [row["data"]]:
             for _, question in squad.questions(place, article, defects):
                 record = squad.example(question)
@@ -437,12 +437,12 @@ class MRQAPreprocessor(_DatasetPreProcessor):
 
     @staticmethod
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool, compat_label_bug: bool) -> dict[str, Any]:
-        answers = as_objects(raw["detected_answers"], "detected_answers")
+        answers = read_objects(raw["detected_answers"], "detected_answers")
         spans = [char_spans(answer)[0] for answer in answers]
         if not compat_label_bug:
             # MRQA's spans include the last character.
             spans = [(start, last + 1) for start, last in spans]
-        return {**_with_one_passage(raw, raw["qid"], spans), "answer_text": [answer["text"] for answer in answers]}
+        return {**_build_one_passage(raw, raw["qid"], spans), "answer_text": [answer["text"] for answer in answers]}
 
 
 class TyDiQAPreprocessor(_SingleContextPreProcessor):
@@ -462,8 +462,8 @@ class TyDiQAPreprocessor(_SingleContextPreProcessor):
             **({"example_id": str(raw["example_id"])} if "example_id" in raw else {}),
             "question": raw["question_text"],
             "context": [document],
-            "target": as_target(tydi.read_annotations(raw["annotations"], offsets)),
-            "passage_candidates": as_candidates(tydi.passage_spans(raw["passage_answer_candidates"], offsets)),
+            "target": build_target(tydi.read_annotations(raw["annotations"], offsets)),
+            "passage_candidates": build_candidates(tydi.passage_spans(raw["passage_answer_candidates"], offsets)),
         }
 
 
@@ -537,8 +537,8 @@ class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
             "question": natural_questions.question_text(raw),
             "context": [document.context],
             "language": "english",
-            "target": as_target(annotations),
-            "passage_candidates": as_candidates(passages),
+            "target": build_target(annotations),
+            "passage_candidates": build_candidates(passages),
         }
 
 
@@ -615,5 +615,5 @@ def _answers(output: Sequence[Mapping[str, Any]] | None, *, is_train: bool) -> l
 
 def _text(passage: str | Mapping[str, Any]) -> str:
     # Without the title, which `portico.mrc.datasets.fid` puts first: PrimeQA reads the text only.
-    text = passage if isinstance(passage, str) else required(passage, "text", "a passage has text")
-    return checked_text("passages", text)
+    text = passage if isinstance(passage, str) else read_key(passage, "text", "a passage has text")
+    return check_text("passages", text)

@@ -31,14 +31,14 @@ class MSKD_MRCTrainer(MultiSourceMRCTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
 
-        def given(name: str, argument: object) -> Any:
+        def resolve(name: str, argument: object) -> Any:
             return getattr(self.args, name, None) if argument is None else argument
 
-        model_path = given("kd_teacher_model_path", kd_teacher_model_path)
+        model_path = resolve("kd_teacher_model_path", kd_teacher_model_path)
         if model_path is None:
             return
-        config_path = given("kd_teacher_config_path", kd_teacher_config_path)
-        temperature = given("kd_temperature", kd_temperature)
+        config_path = resolve("kd_teacher_config_path", kd_teacher_config_path)
+        temperature = resolve("kd_temperature", kd_temperature)
         student: Any = self.model
         self.teacher = load_teacher(model_path, config_path, student=student)
         self.distillation = Distillation("mse", temperature=1.0 if temperature is None else float(temperature))

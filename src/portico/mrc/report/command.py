@@ -15,7 +15,7 @@ from portico.experiments.experiment import TARGET
 from portico.experiments.settings import schema_of
 from portico.mrc.config import MRCData, load_examples
 from portico.mrc.datasets import read_examples
-from portico.mrc.datasets.examples import with_one_context
+from portico.mrc.datasets.examples import join_contexts
 from portico.mrc.metrics.squad import record_of
 from portico.mrc.question_results import question_result
 from portico.mrc.report.comparison import align_runs, write_comparison
@@ -177,7 +177,7 @@ def read_run(
         "named": _validation_files(config.get("data")),
         "typed": typed,
     }
-    for example in _answered_examples(folder, config, data, predictions, trust):
+    for example in _load_answered_examples(folder, config, data, predictions, trust):
         key, text = example["id"], predictions[example["id"]]
         span = _span(example["context"], text, (recorded.get("spans") or {}).get(key))
         results.append(question_result(example, text, span=span, nbest=nbest.get(key), null_odds=null_odds.get(key)))
@@ -292,7 +292,7 @@ def _unusable(path: Path, why: str) -> InputError:
     return InputError(f"{path}: {why}; restore the file, or remove it to do without.")
 
 
-def _answered_examples(
+def _load_answered_examples(
     folder: Path,
     config: Mapping[str, Any],
     data: str | Path | None,
@@ -313,7 +313,7 @@ def _answered_examples(
         raise InputError(
             f"{error} {folder / 'config.yaml'} names this data; name another file with --data."
         ) from error
-    answered = [with_one_context(example) for example in examples if example["id"] in predictions]
+    answered = [join_contexts(example) for example in examples if example["id"] in predictions]
     if len(answered) < len(predictions):
         known = {example["id"] for example in answered}
         unknown = next(key for key in predictions if key not in known)

@@ -26,16 +26,9 @@ from portico.mrc.report.figures import (
     significance,
 )
 from portico.mrc.report.results import QuestionResult, RunRecord
-from portico.mrc.report.run_page import (
-    baselines,
-    baselines_of,
-    group_tables,
-    kinds_bar,
-    num_questions,
-    picked,
-)
+from portico.mrc.report.run_page import baselines, baselines_of, group_tables, kinds_bar, num_questions, pick
 from portico.mrc.report.statistics import holm
-from portico.report.page import Section, differing_settings, macros, render, render_page, settings_panels
+from portico.report.page import Section, compare_settings, macros, render, render_page, settings_panels
 from portico.trust.disk import write_text
 
 # By convention, a difference with a p-value below is not due to chance.
@@ -51,12 +44,12 @@ def align_runs(*runs: RunRecord) -> list[RunRecord]:
         InputError: If they did not answer the same questions.
     """
     first, *others = runs
-    aligned = [first, *(_in_order_of(first, other) for other in others)]
+    aligned = [first, *(_reorder_like(first, other) for other in others)]
     names = _distinct_ends([run.name for run in runs])
     return [replace(run, name=name) for run, name in zip(aligned, names, strict=True)]
 
 
-def _in_order_of(first: RunRecord, second: RunRecord) -> RunRecord:
+def _reorder_like(first: RunRecord, second: RunRecord) -> RunRecord:
     of_second = {result.id: result for result in second.results}
     ids = [result.id for result in first.results]
     only_first = [key for key in ids if key not in of_second]
@@ -108,7 +101,7 @@ def write_comparison(
     ``first`` is the baseline. The results of all runs have the same questions in the same order, at least one. For the
     other arguments see ``write_report``. Returns the verdict: what changed, and whether that is significant.
     """
-    page, verdict = _compared([first, second, *others], max_megabytes)
+    page, verdict = _build_page([first, second, *others], max_megabytes)
     write_text(path, page)
     return verdict
 
@@ -117,10 +110,10 @@ def comparison_page(
     first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
 ) -> str:
     """Return the comparison of runs as one HTML page; for the arguments see ``write_comparison``."""
-    return _compared([first, second, *others], max_megabytes)[0]
+    return _build_page([first, second, *others], max_megabytes)[0]
 
 
-def _compared(runs: Sequence[RunRecord], max_megabytes: float) -> tuple[str, str]:
+def _build_page(runs: Sequence[RunRecord], max_megabytes: float) -> tuple[str, str]:
     """Return the page of a comparison and its verdict."""
     return (_page_of_two if len(runs) == 2 else _page_of_several)(runs, round(max_megabytes * BYTES))
 
@@ -148,7 +141,7 @@ def _page_of_two(runs: Sequence[RunRecord], max_bytes: int) -> tuple[str, str]:
                 "Groups",
             ),
             Section("Changed questions", _questions(runs, kinds, changed, list(Change), ways, max_bytes), "Questions"),
-            *_closing_sections(runs),
+            *_build_closing_sections(runs),
         ],
     )
     return page, f"{lead} {verdict}"
@@ -185,14 +178,14 @@ def _page_of_several(runs: Sequence[RunRecord], max_bytes: int) -> tuple[str, st
                 _questions(runs, kinds, range(len(kinds)), list(Agreement), ways, max_bytes),
                 "Questions",
             ),
-            *_closing_sections(runs),
+            *_build_closing_sections(runs),
         ],
     )
     return page, f"{lead} {verdict}"
 
 
-def _closing_sections(runs: Sequence[RunRecord]) -> list[Section]:
-    settings = differing_settings(*(run.settings for run in runs))
+def _build_closing_sections(runs: Sequence[RunRecord]) -> list[Section]:
+    settings = compare_settings(*(run.settings for run in runs))
     return [
         Section("Different settings", settings_panels(settings), "Settings"),
         Section("How to read these figures", render("methods.html.j2"), "Methods"),
@@ -288,7 +281,7 @@ def _questions(
         return Markup("<p>Both runs gave the same answer to every question.</p>")
     return Explorer(
         runs=[run.name for run in runs],
-        answered=[picked(run.results, shown) for run in runs],
+        answered=[pick(run.results, shown) for run in runs],
         kinds=[kinds[index] for index in shown],
         ranking=ranking,
         groupings=ways,

@@ -53,7 +53,7 @@ class Explorer:
     def html(self) -> Markup:
         if not self.kinds:
             return Markup()
-        data, left_out = self.fitted()
+        data, left_out = self.fit()
         counts = count_kinds(self.kinds)
         return render(
             "explorer.html.j2",
@@ -70,7 +70,7 @@ class Explorer:
             data=Markup(data),
         )
 
-    def fitted(self) -> tuple[str, Mapping[Kind, int]]:
+    def fit(self) -> tuple[str, Mapping[Kind, int]]:
         """Return as many questions as fit, as JSON, and the number of questions of each kind that were left out.
 
         The questions of a kind keep their order; a passage counts once, with its first question.
@@ -118,7 +118,7 @@ class Explorer:
             "asked": first.question,
             "context": context,
             "golds": list(dict.fromkeys(text for text, _ in first.golds)),
-            "marks": marked_stretches(first.context, [first.gold_spans, *predicted]),
+            "marks": merge_marks(first.context, [first.gold_spans, *predicted]),
             "kind": self.ranking.index(self.kinds[index]),
             "answers": [_answer(result) for result in results],
         }
@@ -139,16 +139,16 @@ def _answer(result: QuestionResult) -> Record:
         "text": result.predicted_text,
         "placed": result.predicted_span is not None,
         "outcome": outcome(result).rank,
-        "f1": _rounded(result.f1),
-        "sure": _rounded(result.probability),
-        "odds": _rounded(result.null_odds),
+        "f1": _round(result.f1),
+        "sure": _round(result.probability),
+        "odds": _round(result.null_odds),
         "candidates": [
-            [candidate.text, _rounded(candidate.probability), _rounded(candidate.score)] for candidate in result.nbest
+            [candidate.text, _round(candidate.probability), _round(candidate.score)] for candidate in result.nbest
         ],
     }
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
@@ -161,7 +161,7 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", errors="replace"))
 
 
-def marked_stretches(context: str, layers: Sequence[Sequence[Span]]) -> list[tuple[int, int, int]]:
+def merge_marks(context: str, layers: Sequence[Sequence[Span]]) -> list[tuple[int, int, int]]:
     """Return the marked parts of a passage, in order and without overlap, as ``(start, end, kinds)``.
 
     Each layer has the character ranges, ends exclusive, of one kind of mark. Ranges may overlap; parts outside the

@@ -178,7 +178,7 @@ def question_word(question: str) -> str:
     English words are looked for first, because a few of the others are also English words or names.
     """
     tokens = _tokens(question)
-    return next((group for known in _known_phrases() if (group := _first_group(tokens, known))), "other")
+    return next((group for known in _load_phrases() if (group := _first_group(tokens, known))), "other")
 
 
 def _first_group(tokens: Tokens, group_of_phrase: dict[Tokens, str]) -> str | None:
@@ -189,7 +189,7 @@ def _first_group(tokens: Tokens, group_of_phrase: dict[Tokens, str]) -> str | No
 
 
 @cache
-def _known_phrases() -> list[dict[Tokens, str]]:
+def _load_phrases() -> list[dict[Tokens, str]]:
     languages = json.loads(files(__package__).joinpath("question_words.json").read_text(encoding="utf-8"))
     return [
         {_tokens(phrase): group for group, phrases in groups.items() for phrase in phrases}

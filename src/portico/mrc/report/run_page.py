@@ -12,7 +12,7 @@ from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_li
 from portico.mrc.report.figures import Grouping, Kind, Outcome, count_kinds, groupings, outcome, score
 from portico.mrc.report.results import ANSWERING, DECLINING, QuestionResult, RunRecord
 from portico.mrc.report.statistics import Calibration, ThresholdCurve, calibration, threshold_curve
-from portico.report.charts import Frame, Mark, Series, curve, line_chart, training_charts
+from portico.report.charts import Frame, Mark, Series, curve, draw_training_charts, line_chart
 from portico.report.page import (
     REPORT_PAGE,
     Section,
@@ -119,13 +119,13 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
         record.title,
         lead(results),
         parts.remark(remark(headline))
-        + parts.tiles(own_tile(record))
+        + parts.tiles(build_headline_tile(record))
         + parts.tiles(headline)
         + parts.missing(record.missing),
         [
             Section("Scores by group", breakdown, "Breakdown"),
             Section("Confidence and calibration", _confidence(record), "Confidence"),
-            Section("Training history", _learning(record), "Learning"),
+            Section("Training history", _draw_learning_curves(record), "Learning"),
             *(Section(heading, harmless_markup(str(content))) for heading, content in record.sections.items()),
             Section("Individual questions", explorer.html(), "Questions"),
             Section("All scores", _all_scores(record), "Scores"),
@@ -136,7 +136,7 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
 
 
 def _all_scores(record: RunRecord) -> Markup:
-    rows = labelled_scores(record.metrics, f"eval_{record.headline}")
+    rows = label_scores(record.metrics, f"eval_{record.headline}")
     return html_table(["score", "value", "name"], rows) if rows else Markup()
 
 
@@ -178,7 +178,7 @@ _ROWS = {
 }
 
 
-def labelled_scores(metrics: Mapping[str, float], *first: str) -> list[tuple[str, str, str]]:
+def label_scores(metrics: Mapping[str, float], *first: str) -> list[tuple[str, str, str]]:
     """Return every score of an evaluation (``eval_...``), the ``first`` ones on top: label, value and name."""
     rows: dict[str, tuple[str, str, str]] = {}
     for name, value in scores_of(metrics, *first).items():
@@ -227,7 +227,7 @@ def remark(headline: Sequence[Tile]) -> str:
     return ""
 
 
-def own_tile(record: RunRecord) -> list[Tile]:
+def build_headline_tile(record: RunRecord) -> list[Tile]:
     """Return the tile of a headline score that :func:`tiles` does not show, such as a metric of the user's."""
     value = _metric(record.metrics, record.headline) if record.headline else None
     if value is None or record.headline in ("f1", "exact", "exact_match"):
@@ -261,7 +261,7 @@ def tiles(
             ("F1, has answer", answerable, "f1", ("HasAns_f1",)),
             ("Accuracy, no answer", unanswerable, "exact", ("NoAns_exact",)),
         ]
-    wanted.sort(key=lambda one: first not in one[3])
+    wanted.sort(key=lambda row: first not in row[3])
     scores = []
     for label, scored, name, names in wanted:
         group = score(label, scored) if scored else None
@@ -300,7 +300,7 @@ def _metric(metrics: Mapping[str, float], *names: str) -> float | None:
     return None
 
 
-def picked(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[QuestionResult]:
+def pick(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[QuestionResult]:
     return [results[index] for index in indices]
 
 
@@ -325,7 +325,7 @@ def group_tables(
     tables = []
     for number, way in enumerate(ways):
         members = way.members(runs[-1]).items()
-        figures = [figures_of(name, *(picked(run, rows) for run in runs)) for name, rows in members]
+        figures = [figures_of(name, *(pick(run, rows) for run in runs)) for name, rows in members]
         tables.append(table(way, [(figure, group_link(number, figure.name)) for figure in figures]))
     return panels(*tables)
 
@@ -389,7 +389,7 @@ def _threshold_chart(thresholds: ThresholdCurve, postprocess: Mapping[str, Any])
     )
 
 
-def _learning(record: RunRecord) -> Markup:
+def _draw_learning_curves(record: RunRecord) -> Markup:
     log_history = record.log_history
     exact = curve(log_history, "eval_exact_match") or curve(log_history, "eval_exact")
     scores = [
@@ -401,7 +401,7 @@ def _learning(record: RunRecord) -> Markup:
     if record.headline not in ("f1", "exact", "exact_match") and own:
         # In a chart of its own: it may have another range.
         charts[record.headline] = [Series(record.headline, "first", own, dotted=True)]
-    return training_charts(log_history, charts)
+    return draw_training_charts(log_history, charts)
 
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -16,7 +16,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 
 from portico.ort.compiler.decompositions import decompositions, describe_redrawn_masks
-from portico.ort.compiler.partition import Called, partitioned, run_in_torch, without_lowering
+from portico.ort.compiler.partition import Called, list_missing_lowerings, partition_graph, run_in_torch
 from portico.ort.compiler.translation import memory_order, translate
 from portico.ort.report import GraphRecord, Report
 from portico.ort.runtime import Program, SessionCache, device_of
@@ -25,7 +25,7 @@ from portico.ort.torch_compat import (
     OutputCode,
     TracingContext,
     aot_module_simplified,
-    boxed,
+    box_inputs,
     cacheable,
     caching_autograd,
     functorch_config,
@@ -69,9 +69,9 @@ def make_backend(
                 compiled = aot_module_simplified(
                     module,
                     example_inputs,
-                    fw_compiler=cacheable(CompiledGraph, partial(_built, compilation, "forward")),
-                    bw_compiler=cacheable(CompiledGraph, without_tracing(partial(_built_backward, compilation))),
-                    inference_compiler=cacheable(CompiledGraph, partial(_built, compilation, "inference")),
+                    fw_compiler=cacheable(CompiledGraph, partial(_build, compilation, "forward")),
+                    bw_compiler=cacheable(CompiledGraph, without_tracing(partial(_build_backward, compilation))),
+                    inference_compiler=cacheable(CompiledGraph, partial(_build, compilation, "inference")),
                     partition_fn=_forward_and_backward,
                     decompositions=_Decompositions(),
                 )
@@ -125,11 +125,11 @@ class _Decompositions(Mapping[object, Callable[..., Any]]):
         return len(self._table)
 
 
-def _built_backward(compilation: Compilation, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-    return without_tracing(_built(compilation, "backward", module, example_inputs))
+def _build_backward(compilation: Compilation, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    return without_tracing(_build(compilation, "backward", module, example_inputs))
 
 
-def _built(
+def _build(
     compilation: Compilation, kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]
 ) -> "CompiledGraph":
     start = time.perf_counter()
@@ -137,7 +137,7 @@ def _built(
     if context is not None and context.fw_metadata is not None:
         # Allow several backward passes: torch may donate saved tensors, but ONNX Runtime never overwrites them.
         context.fw_metadata.bw_donated_idxs = []
-    whole = partitioned(module, is_in_stages=kind == "backward")
+    whole = partition_graph(module, is_in_stages=kind == "backward")
     children = whole.named_children()
     parts = {name: part for name, part in children if name.startswith("fused_") and isinstance(part, fx.GraphModule)}
     keys = {name: fingerprint(part, compilation.settings) for name, part in parts.items()}
@@ -166,7 +166,7 @@ class CompiledGraph(OutputCode):
         self._kind = kind
         self._keys = keys
         self._device = device
-        self._unknown = without_lowering(module)
+        self._unknown = list_missing_lowerings(module)
         module.meta = {}
         # A graph is read by tracing its code; AOTAutograd's tracer, which evaluations keep, would enter the parts.
         module._tracer_cls = None
@@ -192,7 +192,7 @@ class CompiledGraph(OutputCode):
         """
         record = GraphRecord(self._kind, is_traced=builds is not None)
         for name, key in self._keys.items():
-            session, is_new = compilation.sessions.session(key, builds[name] if builds else _missing, self._device)
+            session, is_new = compilation.sessions.session(key, builds[name] if builds else _fail_lookup, self._device)
             program = Program(session, self._device)
             setattr(module, name, Called(program))
             record.num_onnx_nodes += program.num_nodes
@@ -201,7 +201,7 @@ class CompiledGraph(OutputCode):
             if compilation.settings.profile:
                 compilation.report.profiled.append(session)
         run_in_torch(module, self._unknown, strict=compilation.strict, report=compilation.report)
-        self._call = boxed(module)
+        self._call = box_inputs(module)
         record.build_seconds = time.perf_counter() - start
         compilation.report.graphs.append(record)
 
@@ -218,7 +218,7 @@ class CompiledGraph(OutputCode):
         """Do nothing: ONNX Runtime has no Triton kernels."""
 
 
-def _missing() -> NoReturn:
+def _fail_lookup() -> NoReturn:
     raise LookupError("a session is missing in the cache")
 
 
@@ -233,7 +233,7 @@ def fingerprint(module: fx.GraphModule, settings: SessionSettings) -> str:
     """
     digest = hashlib.sha256(_surroundings(settings).encode())
     nodes = (
-        f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {_described(node.meta.get('val'))}"
+        f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {_describe(node.meta.get('val'))}"
         for node in module.graph.nodes
     )
     for node in nodes:
@@ -246,11 +246,11 @@ def fingerprint(module: fx.GraphModule, settings: SessionSettings) -> str:
 
 
 def _surroundings(settings: SessionSettings) -> str:
-    return "\n".join([_installed(), *(str(entry) for entry in sorted(settings.entries.items()))])
+    return "\n".join([_describe_installation(), *(str(entry) for entry in sorted(settings.entries.items()))])
 
 
 @cache
-def _installed() -> str:
+def _describe_installation() -> str:
     packages = [f"{name} {version(name)}" for name in ("torch", "onnx", "onnxruntime")]
     machine = [platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability()]
     # Sessions depend on the code that translates graphs and on the code that prepares sessions.
@@ -260,13 +260,13 @@ def _installed() -> str:
     return "\n".join([*packages, *machine, source.hexdigest()])
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        sizes = [_described(size) for size in value.shape]
+        sizes = [_describe(size) for size in value.shape]
         return f"{value.dtype} {value.device} {sizes} {value.stride()} {memory_order(value)}"
     if isinstance(value, torch.SymInt):
         # The known range of a size decides which nodes are left out.
         return f"{value} {value.node.shape_env.bound_sympy(value.node.expr)}"
     if isinstance(value, tuple | list):
-        return str([_described(part) for part in value])
+        return str([_describe(part) for part in value])
     return str(value)

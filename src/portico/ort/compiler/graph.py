@@ -192,8 +192,8 @@ class Graph:
             return value
         return self.op("Transpose", value, perm=list(permutation))
 
-    def transposed_from(self, value: Value, permutation: Sequence[int]) -> Value | None:
-        """Return what ``value`` is a transpose of, if it is one by ``permutation``."""
+    def find_transposed(self, value: Value, permutation: Sequence[int]) -> Value | None:
+        """Return the input of the ``Transpose`` that made ``value``, if it has this ``permutation``."""
         made = next((node for node in self.nodes if value.name in node.output), None)
         if made is None or made.op_type != "Transpose" or list(made.attribute[0].ints) != list(permutation):
             return None
@@ -262,7 +262,7 @@ class Graph:
             for other in others:
                 size = self.op(_SIZE_OPERATORS[expression.func], size, other, dtype=torch.int64, shape=())
         else:
-            raise KeyError(f"no input of the graph tells the size {expression}")
+            raise KeyError(f"no input of the graph determines the size {expression}")
         self._sizes[expression] = size
         return size
 

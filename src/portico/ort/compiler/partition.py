@@ -53,7 +53,7 @@ _REFUSED = {torch.float64, torch.bfloat16}
 _tried: dict[Any, bool] = {}
 
 
-def partitioned(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.GraphModule:
+def partition_graph(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.GraphModule:
     """Return the graph, which is changed, with each part that ONNX Runtime can run as a submodule ``fused_0`` etc.
 
     With ``is_in_stages``, long parts are cut, so that inputs can be freed between two stages.
@@ -61,9 +61,9 @@ def partitioned(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.Gra
     _view_outputs_outside(module.graph)
     support = create_op_support(lambda _, node: _is_supported(node))
     partitioner = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True)
-    parts = _without_small(partitioner.propose_partitions(), module.graph)
+    parts = _drop_small(partitioner.propose_partitions(), module.graph)
     if is_in_stages:
-        parts = [stage for part in parts for stage in in_stages(part)]
+        parts = [stage for part in parts for stage in cut_into_stages(part)]
     whole = partitioner.fuse_partitions(parts)
     for node in whole.graph.nodes:
         # Outputs of ONNX Runtime are contiguous, where torch may have counted on other strides.
@@ -72,7 +72,7 @@ def partitioned(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.Gra
     return whole
 
 
-def _without_small(parts: list[Partition], graph: fx.Graph) -> list[Partition]:
+def _drop_small(parts: list[Partition], graph: fx.Graph) -> list[Partition]:
     """Leave parts of a few sums and the like to torch, in graphs that operators faster in torch cut to pieces."""
     if not any(node.target in FASTER_IN_TORCH for node in graph.nodes):
         return parts
@@ -98,17 +98,17 @@ def _view_outputs_outside(graph: fx.Graph) -> None:
     for node in output.all_input_nodes:
         if node.target in FREE_VIEWS:
             with graph.inserting_before(output):
-                output.replace_input_with(node, _copied_view(graph, node))
+                output.replace_input_with(node, _copy_view(graph, node))
             while node.target in FREE_VIEWS and not node.users:
                 base = node.all_input_nodes[0]
                 graph.erase_node(node)
                 node = base
 
 
-def _copied_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
+def _copy_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
     if node.target not in FREE_VIEWS:
         return node
-    base = _copied_view(graph, node.all_input_nodes[0])
+    base = _copy_view(graph, node.all_input_nodes[0])
     return graph.node_copy(node, lambda argument: base if argument is node.all_input_nodes[0] else argument)
 
 
@@ -180,7 +180,7 @@ def _alone(node: fx.Node) -> fx.GraphModule:
     graph = fx.Graph()
 
     def argument(source: fx.Node) -> Any:
-        value = _without_symbols(source.meta["val"])
+        value = _resolve_symbols(source.meta["val"])
         if not isinstance(value, torch.Tensor):
             return value
         placeholder = graph.placeholder(source.name)
@@ -189,7 +189,7 @@ def _alone(node: fx.Node) -> fx.GraphModule:
 
     placed = {source: argument(source) for source in node.all_input_nodes}
     call = graph.node_copy(node, placed.__getitem__)
-    call.meta["val"] = tree_map(_without_symbols, node.meta["val"])
+    call.meta["val"] = tree_map(_resolve_symbols, node.meta["val"])
     graph.output(results(call))
     return fx.GraphModule(torch.nn.Module(), graph)
 
@@ -207,7 +207,7 @@ def results(call: fx.Node) -> list[fx.Node]:
     return nodes
 
 
-def _without_symbols(value: object) -> Any:
+def _resolve_symbols(value: object) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.empty([hint(size) for size in value.shape], dtype=value.dtype, device="meta")
     return hint(value) if isinstance(value, torch.SymInt) else value
@@ -216,7 +216,7 @@ def _without_symbols(value: object) -> Any:
 # ---- Stages ----
 
 
-def in_stages(partition: Partition) -> list[Partition]:
+def cut_into_stages(partition: Partition) -> list[Partition]:
     """Cut ``partition`` into stages of about the same length, in the order in which they run.
 
     A session frees nothing while it runs. A stage ends where the fewest bytes are handed on.
@@ -268,9 +268,9 @@ def _nominal(dim: Dim) -> int:
 # ---- Operators that run in torch ----
 
 
-def without_lowering(module: fx.GraphModule) -> list[str]:
+def list_missing_lowerings(module: fx.GraphModule) -> list[str]:
     """Return the names of the operators that stayed in torch because they have no lowering for their tensors."""
-    return sorted({str(node.target) for node in _left(module) if _reason(node) == _NO_LOWERING})
+    return sorted({str(node.target) for node in _find_left_in_torch(module) if _reason(node) == _NO_LOWERING})
 
 
 def _reason(node: fx.Node) -> str:
@@ -296,18 +296,18 @@ def run_in_torch(module: fx.GraphModule, unknown: Sequence[str], *, strict: bool
     for name in unknown:
         if name not in report.fallbacks:
             logger.warning("%s has no lowering to ONNX for these tensors; it runs in torch.", name)
-    for index, node in enumerate(_left(module)):
+    for index, node in enumerate(_find_left_in_torch(module)):
         target = node.target
         assert callable(target), "only operators are left"
         fallback = report.fallback(str(target), _reason(node))
         fallback.num_nodes += 1
         name = f"fallback_{index}"
         # Not as a submodule, whose hooks take longer to look for than some of these operators take.
-        setattr(module, name, partial(fallback.timed, target))
+        setattr(module, name, partial(fallback.time_call, target))
         node.op, node.target = "call_module", name
 
 
-def _left(module: fx.GraphModule) -> list[fx.Node]:
+def _find_left_in_torch(module: fx.GraphModule) -> list[fx.Node]:
     # Other calls, such as `getitem` and those of Python's numbers, compute no tensor.
     operators = [node for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
     return [node for node in operators if node.target not in _AT_HOME]

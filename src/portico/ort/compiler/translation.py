@@ -47,19 +47,19 @@ def translate(
                 tensor = getattr(module, str(node.target))
                 values[node] = graph.constant(tensor, tensor.dtype)
             elif node.op == "call_function":
-                values[node] = _called(graph, node, values)
+                values[node] = _translate_call(graph, node, values)
             elif weights and node.name in weights:
                 name, tensor = weights[node.name]
                 values[node] = graph.initializer(tensor, name)
             else:
-                values[node], order = _declared_input(graph, node)
+                values[node], order = _declare_input(graph, node)
                 input_orders.append(order)
         model = graph.model()
     onnx.helper.set_model_props(model, {CALLING: json.dumps([input_orders, len(model.graph.node)])})
     return model
 
 
-def _declared_input(graph: Graph, node: fx.Node) -> tuple[Value, tuple[int, ...] | None]:
+def _declare_input(graph: Graph, node: fx.Node) -> tuple[Value, tuple[int, ...] | None]:
     """Return an input of the graph, and the permutation that makes it contiguous."""
     fake = node.meta["val"]
     if not isinstance(fake, torch.Tensor):
@@ -70,10 +70,10 @@ def _declared_input(graph: Graph, node: fx.Node) -> tuple[Value, tuple[int, ...]
     if order is None:
         return graph.input(node.name, fake.dtype, fake.shape), None
     stored = graph.input(node.name, fake.dtype, [fake.shape[axis] for axis in order])
-    return _typed(graph.transpose(stored, [order.index(axis) for axis in range(len(order))]), fake), order
+    return _annotate(graph.transpose(stored, [order.index(axis) for axis in range(len(order))]), fake), order
 
 
-def _called(graph: Graph, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+def _translate_call(graph: Graph, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
     """Return what a node computes, annotated with the dtypes and shapes of torch's fake results."""
     args: Any = fx.node.map_arg(node.args, values.__getitem__)
     kwargs: Any = fx.node.map_arg(node.kwargs, values.__getitem__)
@@ -83,12 +83,12 @@ def _called(graph: Graph, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
     if isinstance(out, torch.SymInt):
         return graph.size(out)
     graph.node, graph.out = node, out
-    return _typed(LOWERINGS[node.target](graph, *args, **kwargs), out)
+    return _annotate(LOWERINGS[node.target](graph, *args, **kwargs), out)
 
 
-def _typed(result: Any, out: Any) -> Any:
+def _annotate(result: Any, out: Any) -> Any:
     if isinstance(out, tuple | list):
-        return tuple(_typed(value, fake) for value, fake in zip(result, out, strict=True))
+        return tuple(_annotate(value, fake) for value, fake in zip(result, out, strict=True))
     if result is None or out is None:
         return result
     return Value(result.name, out.dtype, tuple(out.shape))

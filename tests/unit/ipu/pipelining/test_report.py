@@ -22,7 +22,7 @@ def report(optimizer=poptorch.optim.AdamW, half=False, **attributes):
     accum = torch.float16 if half else torch.float32
     made = optimizer(model.parameters(), lr=0.1, accum_type=accum)
     placement = plan_placement(model, TEXT, config)
-    return PlacementReport.of(placement, model, config, micro_batch_size=4, optimizer=made), model
+    return PlacementReport.create(placement, model, config, micro_batch_size=4, optimizer=made), model
 
 
 class TestMemory:
@@ -57,7 +57,7 @@ class TestMemory:
             model = BertForQuestionAnswering(BertConfig(**LARGE))
         config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=8)
         inputs = {"input_ids": TEXT["input_ids"].to("meta")}
-        made = PlacementReport.of(
+        made = PlacementReport.create(
             plan_placement(model, inputs, config),
             model,
             config,

@@ -1,6 +1,6 @@
 import datasets
 
-from portico.mrc.datasets.examples import column, with_one_context
+from portico.mrc.datasets.examples import column, join_contexts
 
 EXAMPLE = {
     "id": "a",
@@ -16,12 +16,12 @@ EXAMPLE = {
 }
 
 
-def test_with_one_context_shifts_the_answers():
-    joined = with_one_context(EXAMPLE)
+def test_join_contexts_shifts_the_answers():
+    joined = join_contexts(EXAMPLE)
     assert joined["context"] == "Oslo\n\nRome\n\nBern"
     for text, start in zip(*joined["answers"].values(), strict=True):
         assert joined["context"].startswith(text, start)
-    assert with_one_context(joined) is joined
+    assert join_contexts(joined) is joined
 
 
 def test_column_of_a_list_and_of_a_dataset_are_equal():

@@ -108,9 +108,9 @@ def test_subsampling_keeps_answers_and_is_seeded():
 
 def test_subsampling_has_a_probability_per_type():
     types_F = np.array([SubsampleType.POSITIVE, SubsampleType.NEGATIVE_HAS_ANSWER, SubsampleType.NEGATIVE_NO_ANSWER])
-    assert Subsampling(0, 1, 0).kept(types_F).tolist() == [0, 2]
-    assert Subsampling(1, 0, 0).kept(types_F).tolist() == [0, 1]
-    drawn = len(Subsampling(0.25, 1, 0).kept(np.full(10000, SubsampleType.NEGATIVE_HAS_ANSWER))) / 10000
+    assert Subsampling(0, 1, 0).select(types_F).tolist() == [0, 2]
+    assert Subsampling(1, 0, 0).select(types_F).tolist() == [0, 1]
+    drawn = len(Subsampling(0.25, 1, 0).select(np.full(10000, SubsampleType.NEGATIVE_HAS_ANSWER))) / 10000
     assert 0.23 < drawn < 0.27
 
 

@@ -19,7 +19,7 @@ from portico.mrc import (
     ExtractiveQAHead,
     ModelForDownstreamTasks,
 )
-from portico.mrc.models.loading import question_answering_model, saved_head
+from portico.mrc.models.loading import get_saved_head, question_answering_model
 
 SHAPE = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 40}
 ENCODERS = {
@@ -135,7 +135,7 @@ def test_models_are_loaded_with_their_saved_head(head, name, tmp_path):
     model = question_answering_model(ENCODERS[name], head).eval()
     model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
-    assert saved_head(config) == head
+    assert get_saved_head(config) == head
     again = question_answering_model(config, None, tmp_path).eval()
     assert type(again).__name__ == type(model).__name__
     assert_same(again, model)

@@ -148,7 +148,7 @@ def test_numbers_of_all_sizes_are_written_as_json_writes_them(with_arrow, monkey
     random = np.random.default_rng(0).integers(0, 2**64, 20_000, np.uint64).view(np.float64)
     near = np.random.default_rng(1).normal(0, 5, 20_000).astype(np.float32)
     for values in (powers, -np.nextafter(powers, 0), random[np.isfinite(random)], near, np.exp(4 * near)):
-        assert answers_module._encoded(values) == [json.dumps(value) for value in values.tolist()]
+        assert answers_module._encode(values) == [json.dumps(value) for value in values.tolist()]
 
 
 def test_long_answer_is_the_passage_around_the_short_one():

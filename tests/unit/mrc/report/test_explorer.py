@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.mrc.report.explorer import BYTES, Explorer, marked_stretches
+from portico.mrc.report.explorer import BYTES, Explorer, merge_marks
 from portico.mrc.report.figures import Outcome, groupings, outcome
 from report_pages import CONTEXT, HOSTILE, RESULTS, result
 
@@ -25,7 +25,7 @@ def data(results=RESULTS, max_bytes=BYTES, **changes):
 
 
 def test_all_questions_are_there_in_their_order_and_share_their_passage():
-    text, left_out = data().fitted()
+    text, left_out = data().fit()
     read = json.loads(text)
     assert [question["id"] for question in read["questions"]] == [f"q{number}" for number in range(6)]
     assert read["contexts"] == [CONTEXT]
@@ -42,7 +42,7 @@ def test_all_questions_are_there_in_their_order_and_share_their_passage():
 
 
 def test_a_question_has_all_fields():
-    text, _ = data([result(predicted="in Turku", f1=2 / 3, title="T")]).fitted()
+    text, _ = data([result(predicted="in Turku", f1=2 / 3, title="T")]).fit()
     read = json.loads(text)
     (question,) = read["questions"]
     assert question["golds"] == ["Turku"]
@@ -65,15 +65,15 @@ def test_a_question_has_all_fields():
 
 
 def test_the_data_contains_no_markup():
-    text, _ = data([result(title=HOSTILE, question="<!--<script>")]).fitted()
+    text, _ = data([result(title=HOSTILE, question="<!--<script>")]).fit()
     assert "<" not in text
     assert json.loads(text)["questions"][0]["title"] == HOSTILE
 
 
 def test_right_answers_are_left_out_first_and_counted():
-    whole, _ = data().fitted()
+    whole, _ = data().fit()
     limit = len(whole.encode()) - 900
-    text, left_out = data(max_bytes=limit).fitted()
+    text, left_out = data(max_bytes=limit).fit()
     assert len(text.encode()) < limit + 900
     kept = [question["id"] for question in json.loads(text)["questions"]]
     assert set(kept) >= {"q1", "q2", "q3", "q4"}
@@ -86,7 +86,7 @@ def test_right_answers_are_left_out_first_and_counted():
 
 def test_a_passage_that_does_not_fit_does_not_displace_others():
     results = [result(0, context="Turku" + "x" * 5000, predicted=""), result(1, predicted="")]
-    text, left_out = data(results, max_bytes=2000).fitted()
+    text, left_out = data(results, max_bytes=2000).fit()
     read = json.loads(text)
     assert [question["id"] for question in read["questions"]] == ["q1"]
     assert read["contexts"] == [CONTEXT]
@@ -96,7 +96,7 @@ def test_a_passage_that_does_not_fit_does_not_displace_others():
 def test_twelve_thousand_questions_fit():
     results = [result(number, context=f"{CONTEXT} {number // 10}") for number in range(12_000)]
     started = process_time()
-    text, left_out = data(results, max_bytes=20 * BYTES).fitted()
+    text, left_out = data(results, max_bytes=20 * BYTES).fit()
     assert process_time() - started < 20  # a slow search for question words once took minutes
     assert len(json.loads(text)["questions"]) == 12_000
     assert not left_out
@@ -115,7 +115,7 @@ spans = st.tuples(st.integers(-3, 43), st.integers(-3, 43)).map(lambda pair: (mi
     ids=["several golds", "beyond", "three layers"],
 )
 def test_marked_stretches(layers, expected):
-    assert marked_stretches("abcdefgh", layers) == expected
+    assert merge_marks("abcdefgh", layers) == expected
 
 
 @given(st.text(max_size=40), st.lists(st.lists(spans, max_size=4), min_size=1, max_size=3))
@@ -123,7 +123,7 @@ def test_every_utf16_unit_is_marked_like_its_character(context, layers):
     units = [number for number, character in enumerate(context) for _ in range(1 + (character > "\uffff"))]
     marks = [0] * len(units)
     previous = 0
-    for start, end, kinds in marked_stretches(context, layers):
+    for start, end, kinds in merge_marks(context, layers):
         assert previous <= start < end
         previous = end
         marks[start:end] = [kinds] * (end - start)

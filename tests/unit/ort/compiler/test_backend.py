@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import portico.ort
-from portico.ort.api import compiled_call
+from portico.ort.api import get_compiled_call
 from portico.ort.runtime import Program
 
 
@@ -59,7 +59,7 @@ def deep():
 
 def test_a_long_backward_has_stages(deep):
     gradients(deep, 5)
-    forward, backward = compiled_call(deep).report.graphs
+    forward, backward = get_compiled_call(deep).report.graphs
     assert (forward.num_sessions, backward.num_sessions > 2) == (1, True)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import portico.ort
-from portico.ort.api import compiled_call
+from portico.ort.api import get_compiled_call
 
 
 class Dropping(nn.Module):
@@ -101,4 +101,4 @@ def test_a_transposed_tensor_is_dropped_from_in_the_order_of_its_memory(order, i
             outcomes.append((dropped.detach(), each.linear.weight.grad, torch.get_rng_state()))
             each.zero_grad()
         torch.testing.assert_close(*outcomes)
-    assert len(compiled_call(net).report.graphs) == 2
+    assert len(get_compiled_call(net).report.graphs) == 2

@@ -9,8 +9,8 @@ from torch.fx.passes.infra.partitioner import Partition
 
 import portico.ort
 from portico import InputError
-from portico.ort.api import compiled_call, running_in_torch
-from portico.ort.compiler.partition import in_stages
+from portico.ort.api import get_compiled_call, running_in_torch
+from portico.ort.compiler.partition import cut_into_stages
 
 aten = torch.ops.aten
 
@@ -29,7 +29,7 @@ def chain(*widths):
 
 
 def parts_of(nodes):
-    return [list(part.nodes) for part in in_stages(Partition(0, nodes))]
+    return [list(part.nodes) for part in cut_into_stages(Partition(0, nodes))]
 
 
 def test_a_short_graph_is_one_stage():
@@ -83,8 +83,8 @@ def test_what_has_no_kernels_for_bytes_runs_in_torch(caplog):
         expected = model(x)
     assert torch.equal(model(x), expected)
     assert "aten.neg.default has no lowering to ONNX for these tensors; it runs in torch." in caplog.text
-    assert "aten.gt.Scalar" not in compiled_call(model).report.fallbacks
-    assert "aten.neg.default (no lowering to ONNX for these tensors)" in str(compiled_call(model).report)
+    assert "aten.gt.Scalar" not in get_compiled_call(model).report.fallbacks
+    assert "aten.neg.default (no lowering to ONNX for these tensors)" in str(get_compiled_call(model).report)
 
 
 def test_strict_names_what_has_no_kernels():
@@ -97,7 +97,7 @@ def test_gradients_of_convolutions_and_batch_norms_run_in_torch_which_is_faster(
     # A single ReLU is not worth a session, but a product is.
     model.append(nn.Linear(12, 1))
     portico.ort.compile(model, strict=True)(torch.randn(2, 2, 6, 6)).sum().backward()
-    fallbacks = compiled_call(model).report.fallbacks
+    fallbacks = get_compiled_call(model).report.fallbacks
     assert {fallback.num_calls for fallback in fallbacks.values()} == {1}
     assert {name.split(".")[1]: fallback.reason for name, fallback in fallbacks.items()} == {
         "_native_batch_norm_legit_functional": "faster there",
@@ -120,8 +120,8 @@ def test_a_gelu_between_convolutions_runs_in_onnxruntime():
     compiled = portico.ort.compile(model, strict=True)
     found = torch.autograd.grad(compiled(x).square().sum(), tuple(model.parameters()))
     torch.testing.assert_close(found, expected)
-    assert compiled_call(compiled).report.fallbacks.keys() == {
+    assert get_compiled_call(compiled).report.fallbacks.keys() == {
         "aten.convolution.default",
         "aten.convolution_backward.default",
     }
-    assert "In torch: aten.convolution.default (faster there), 2 nodes" in str(compiled_call(compiled).report)
+    assert "In torch: aten.convolution.default (faster there), 2 nodes" in str(get_compiled_call(compiled).report)

@@ -51,7 +51,7 @@ def iota(graph: Graph, length: Size, *, start: Number, step: Number, **_: object
 
 
 @lowers(aten._to_copy.default, aten.scalar_tensor.default, prims.convert_element_type.default)
-def converted(graph: Graph, x: Operand, *_: object, **__: object) -> Value:
+def cast(graph: Graph, x: Operand, *_: object, **__: object) -> Value:
     return graph.operand(x)
 
 

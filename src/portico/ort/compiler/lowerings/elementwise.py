@@ -24,18 +24,18 @@ _UNARY = (
 @lowers(aten.logical_not.default, op_type="Not")
 # Torch emits the last for a quotient of numbers, such as a mean over a symbolic number of rows.
 @lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, op_type="Div")
-def of_operands(graph: Graph, *operands: Operand, op_type: str) -> Value:
+def apply_to_operands(graph: Graph, *operands: Operand, op_type: str) -> Value:
     return graph.op(op_type, *map(graph.operand, operands))
 
 
 for _name in _UNARY:
-    lowers(getattr(aten, _name).default, op_type=_name.capitalize())(of_operands)
+    lowers(getattr(aten, _name).default, op_type=_name.capitalize())(apply_to_operands)
 
 
 @lowers(aten.ceil.default, op_type="Ceil")
 @lowers(aten.floor.default, op_type="Floor")
 @lowers(aten.round.default, op_type="Round")
-def rounded(graph: Graph, x: Value, *, op_type: str) -> Value:
+def round_floats(graph: Graph, x: Value, *, op_type: str) -> Value:
     # ONNX defines rounding for floats only; an integer is rounded already.
     return graph.op(op_type, x) if x.is_float else x
 
@@ -63,10 +63,10 @@ def sign(graph: Graph, x: Value) -> Value:
 
 @lowers(aten.trunc.default)
 def trunc(graph: Graph, x: Value) -> Value:
-    return _truncated(graph, x) if x.is_float else x
+    return _truncate(graph, x) if x.is_float else x
 
 
-def _truncated(graph: Graph, x: Value) -> Value:
+def _truncate(graph: Graph, x: Value) -> Value:
     """Round floats towards zero, keeping the sign of a zero."""
     is_negative = graph.op("Less", x, graph.operand(0))
     return graph.op("Where", is_negative, graph.op("Ceil", x), graph.op("Floor", x))
@@ -144,7 +144,7 @@ def div_rounded(graph: Graph, x: Operand, y: Operand, rounding_mode: str | None 
     if rounding_mode == "floor":
         return _floor_of_floats(graph, x, y) if x.is_float else _floor_of_integers(graph, x, y)
     quotient: Value = graph.op("Div", x, y)
-    return _truncated(graph, quotient) if rounding_mode and x.is_float else quotient
+    return _truncate(graph, quotient) if rounding_mode and x.is_float else quotient
 
 
 def _floor_of_floats(graph: Graph, x: Value, y: Value) -> Value:
@@ -201,7 +201,7 @@ def fmod(graph: Graph, x: Operand, y: Operand) -> Value:
 @lowers(aten.gt.Tensor, aten.gt.Scalar, op_type="Greater")
 @lowers(aten.le.Tensor, aten.le.Scalar, op_type="LessOrEqual")
 @lowers(aten.lt.Tensor, aten.lt.Scalar, op_type="Less")
-def compared(graph: Graph, x: Operand, y: Operand, *, op_type: str) -> Value:
+def compare(graph: Graph, x: Operand, y: Operand, *, op_type: str) -> Value:
     dtype = torch.result_type(_sample(x), _sample(y))
     # ONNX orders no booleans.
     if dtype is torch.bool and op_type != "Equal":
@@ -220,7 +220,7 @@ def _sample(operand: Operand) -> Any:
 
 @lowers(aten.ne.Tensor, aten.ne.Scalar)
 def ne(graph: Graph, x: Operand, y: Operand) -> Value:
-    return graph.op("Not", compared(graph, x, y, op_type="Equal"))
+    return graph.op("Not", compare(graph, x, y, op_type="Equal"))
 
 
 @lowers(aten.bitwise_not.default)
@@ -261,7 +261,7 @@ def gelu(graph: Graph, x: Value, *, approximate: str = "none") -> Value:
     readers = (user for source in graph.node.all_input_nodes for user in source.users)
     if any(user.target is aten.gelu_backward.default for user in readers):
         # The derivative has the same nodes, and ONNX Runtime computes equal nodes once.
-        return graph.op("Mul", x, _normal_distribution(graph, _over_sqrt_2(graph, x)))
+        return graph.op("Mul", x, _normal_distribution(graph, _divide_by_sqrt_2(graph, x)))
     return graph.op("Gelu", x, domain="" if graph.is_standard else MICROSOFT)
 
 
@@ -273,13 +273,13 @@ def gelu_backward(graph: Graph, grad: Value, x: Value, *, approximate: str = "no
 
 def _gelu_derivative(graph: Graph, x: Value) -> Value:
     """``Phi(x) + x phi(x)`` of the normal distribution, in as few passes over memory as possible."""
-    t = _over_sqrt_2(graph, x)
+    t = _divide_by_sqrt_2(graph, x)
     # x phi(x) = t exp(-t^2) / sqrt(pi), with the constant factor moved into the exponent.
     exponent = graph.op("Sub", graph.operand(-math.log(math.pi) / 2), graph.op("Mul", t, t))
     return graph.op("Add", _normal_distribution(graph, t), graph.op("Mul", t, graph.op("Exp", exponent)))
 
 
-def _over_sqrt_2(graph: Graph, x: Value) -> Value:
+def _divide_by_sqrt_2(graph: Graph, x: Value) -> Value:
     return graph.op("Mul", x, graph.operand(math.sqrt(0.5)))
 
 

@@ -63,10 +63,10 @@ def slice_(
 ) -> Value:
     if same_shape(x.dims, graph.out.shape):
         return x
-    return _sliced(graph, x, dim, start, end, step)
+    return _slice(graph, x, dim, start, end, step)
 
 
-def _sliced(graph: Graph, x: Value, dim: int, start: Size | None, end: Size | None, step: int) -> Value:
+def _slice(graph: Graph, x: Value, dim: int, start: Size | None, end: Size | None, step: int) -> Value:
     bounds = [0 if start is None else start, _END if end is None else end]
     first, last = (graph.vector([bound]) for bound in bounds)
     return graph.op("Slice", x, first, last, graph.axes(dim), graph.axes(step))
@@ -133,7 +133,7 @@ def _put(graph: Graph, x: Value, source: Value, dim: int, start: Size | None, en
     dim %= x.rank
     zero, one = graph.constant(0, torch.int64), graph.constant(1, torch.int64)
     every = graph.op("Range", zero, graph.dimension(x, dim), one)
-    indices = graph.op("Unsqueeze", _sliced(graph, every, 0, start, end, step), graph.axes(-1))
+    indices = graph.op("Unsqueeze", _slice(graph, every, 0, start, end, step), graph.axes(-1))
     order = [dim, *(axis for axis in range(x.rank) if axis != dim)]
     rows = graph.op("ScatterND", graph.transpose(x, order), indices, graph.transpose(source, order))
     return graph.transpose(rows, [order.index(axis) for axis in range(x.rank)])
@@ -154,7 +154,7 @@ def gather(graph: Graph, x: Value, dim: int, index: Value, *, sparse_grad: bool 
 
 @lowers_along(aten.scatter.src)
 def scatter_src(graph: Graph, x: Value, dim: int, index: Value, src: Value) -> Value:
-    return graph.op("ScatterElements", x, _not_negative(graph, index), _as_large_as(graph, src, index), axis=dim)
+    return graph.op("ScatterElements", x, _not_negative(graph, index), _crop_like(graph, src, index), axis=dim)
 
 
 @lowers_along(aten.scatter.value)
@@ -166,10 +166,10 @@ def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Operand
 @lowers_along(aten.scatter_add.default)
 def scatter_add(graph: Graph, x: Value, dim: int, index: Value, src: Value) -> Value:
     positions = _not_negative(graph, index)
-    return _added(graph, "ScatterElements", x, positions, _as_large_as(graph, src, index), axis=dim)
+    return _scatter_add(graph, "ScatterElements", x, positions, _crop_like(graph, src, index), axis=dim)
 
 
-def _added(
+def _scatter_add(
     graph: Graph, op_type: str, x: Value, positions: Value, updates: Value, *, axis: int | None = None
 ) -> Value:
     """Add by index, in a dtype that ONNX Runtime has a kernel for."""
@@ -179,7 +179,7 @@ def _added(
     return graph.operand(graph.op(op_type, x, positions, updates, reduction="add", dtype=wide, axis=axis))
 
 
-def _as_large_as(graph: Graph, src: Value, index: Value) -> Value:
+def _crop_like(graph: Graph, src: Value, index: Value) -> Value:
     """Cut ``src`` to the size of the index: torch allows it to be larger."""
     if same_shape(src.dims, index.dims):
         return src
@@ -236,7 +236,7 @@ def index_put(
         values = graph.transpose(values, source_order)
     updates = graph.op("Expand", graph.operand(values), target)
     arguments = ("ScatterND", whole, coordinates, updates)
-    put = _added(graph, *arguments) if accumulate else graph.op(*arguments)
+    put = _scatter_add(graph, *arguments) if accumulate else graph.op(*arguments)
     return graph.transpose(put, [order.index(axis) for axis in range(x.rank)])
 
 

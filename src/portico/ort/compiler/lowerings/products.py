@@ -7,7 +7,7 @@ import torch
 
 from portico.compat.transformers import products_of_experts
 from portico.ort.compiler.graph import MICROSOFT, Graph, Operand, Size, Value, same_shape
-from portico.ort.compiler.lowerings.reductions import reduced
+from portico.ort.compiler.lowerings.reductions import reduce
 from portico.ort.compiler.lowerings.registry import lowers
 
 aten = torch.ops.aten
@@ -47,14 +47,14 @@ def grouped_matmul(graph: Graph, x: Value, weight: Value, ends: Value) -> Value:
 
     Group ``i`` ends before row ``ends[i]``; rows after the last group have a product of zero.
     """
-    return _multiplied(graph, _groups(graph, x, ends), _matrices(graph, weight), weight.dims[2], x.dtype)
+    return _multiply(graph, _groups(graph, x, ends), _matrices(graph, weight), weight.dims[2], x.dtype)
 
 
 @lowers(*products_of_experts("grouped_mm_fallback_backward"))
 def grouped_matmul_backward(graph: Graph, x: Value, weight: Value, ends: Value, grad: Value) -> tuple[Value, Value]:
     rows, grads = _groups(graph, x, ends), _groups(graph, grad, ends)
     transposed = (graph.transpose(matrix, [1, 0]) for matrix in _matrices(graph, weight))
-    grad_x = _multiplied(graph, grads, transposed, weight.dims[1], x.dtype)
+    grad_x = _multiply(graph, grads, transposed, weight.dims[1], x.dtype)
     pairs = zip(rows[:-1], grads[:-1], strict=True)
     products = (graph.op("MatMul", graph.transpose(group, [1, 0]), slope) for group, slope in pairs)
     return grad_x, graph.op("Concat", *(graph.op("Unsqueeze", each, graph.axes(0)) for each in products), axis=0)
@@ -70,13 +70,13 @@ def _groups(graph: Graph, rows: Value, ends: Value) -> tuple[Value, ...]:
 
 def _matrices(graph: Graph, weight: Value) -> Iterator[Value]:
     """Yield each matrix, transposed only after it is taken from the others: then the product does it."""
-    source = graph.transposed_from(weight, [0, 2, 1])
+    source = graph.find_transposed(weight, [0, 2, 1])
     for index in range(int(weight.dims[0])):
         matrix = graph.op("Gather", source or weight, graph.constant(index, torch.int64), axis=0)
         yield matrix if source is None else graph.transpose(matrix, [1, 0])
 
 
-def _multiplied(
+def _multiply(
     graph: Graph, groups: Sequence[Value], matrices: Iterable[Value], width: Size, dtype: torch.dtype | None
 ) -> Value:
     *groups, rest = groups
@@ -103,15 +103,15 @@ def flash_attention(
     is_differentiated = any(user.args[1] == 1 for user in graph.node.users)
     if not is_differentiated and not graph.is_standard and _is_fusible(query, key, is_causal, attn_mask):
         # Only a backward reads logsumexp; without one, ONNX Runtime has a fused kernel that goes head by head.
-        return _alive(graph, _fused(graph, query, key, value, attn_mask, scale), attn_mask), query
+        return _alive(graph, _fuse_attention(graph, query, key, value, attn_mask, scale), attn_mask), query
     scores = _scores(graph, query, key, is_causal, attn_mask, scale)
-    highest = reduced(graph, "ReduceMax", scores, -1, True)
-    total = reduced(graph, "ReduceSum", graph.op("Exp", graph.op("Sub", scores, highest)), -1, True)
+    highest = reduce(graph, "ReduceMax", scores, -1, True)
+    total = reduce(graph, "ReduceSum", graph.op("Exp", graph.op("Sub", scores, highest)), -1, True)
     logsumexp = graph.op("Squeeze", graph.op("Add", graph.op("Log", total), highest), graph.axes(-1))
     return _alive(graph, graph.op("MatMul", graph.op("Softmax", scores, axis=-1), value), attn_mask), logsumexp
 
 
-def _fused(
+def _fuse_attention(
     graph: Graph, query: Value, key: Value, value: Value, attn_mask: Value | None, scale: float | None
 ) -> Value:
     """Return attention by one operator, whose inputs and output are ``[batch, length, heads * width]``."""
@@ -123,7 +123,7 @@ def _fused(
     ]
     out = graph.op(
         "MultiHeadAttention",
-        *joined, None, None, _floored(graph, attn_mask),
+        *joined, None, None, _clamp_mask(graph, attn_mask),
         domain=MICROSOFT, num_heads=num_heads, scale=1 / math.sqrt(width) if scale is None else float(scale),
     )  # fmt: skip
     return graph.transpose(graph.reshape(out, [batch, length, num_heads, value.dims[-1]]), [0, 2, 1, 3])
@@ -161,7 +161,7 @@ def flash_attention_backward(
     grad_value = graph.op("MatMul", graph.op("Transpose", probabilities, perm=swapped), grad)
     grad_probabilities = graph.op("MatMul", grad, graph.op("Transpose", value, perm=swapped))
     # rowsum(P * dP) = rowsum(O * dO), and the latter is smaller: FlashAttention (arXiv:2205.14135), appendix B.2.
-    total = reduced(graph, "ReduceSum", graph.op("Mul", grad, out), -1, True)
+    total = reduce(graph, "ReduceSum", graph.op("Mul", grad, out), -1, True)
     grad_scores = graph.op("Mul", probabilities, graph.op("Sub", grad_probabilities, total))
     grad_scores = graph.op("Mul", grad_scores, _scale(graph, query, scale))
     grad_query = graph.op("MatMul", grad_scores, key)
@@ -169,7 +169,7 @@ def flash_attention_backward(
     return grad_query, grad_key, grad_value
 
 
-def _floored(graph: Graph, attn_mask: Value | None) -> Value | None:
+def _clamp_mask(graph: Graph, attn_mask: Value | None) -> Value | None:
     """Return a mask without infinities: the softmax of a row of ``-inf`` would be NaN."""
     if attn_mask is None or attn_mask.dtype is None:
         return attn_mask
@@ -182,7 +182,7 @@ def _alive(graph: Graph, rows: Value, attn_mask: Value | None) -> Value:
     if attn_mask is None or attn_mask.dtype is None:
         return rows
     dtype = attn_mask.dtype
-    seen = graph.op("Greater", reduced(graph, "ReduceMax", attn_mask, -1, True), graph.constant(-math.inf, dtype))
+    seen = graph.op("Greater", reduce(graph, "ReduceMax", attn_mask, -1, True), graph.constant(-math.inf, dtype))
     return graph.op("Mul", rows, graph.cast(seen, dtype))
 
 
@@ -192,7 +192,7 @@ def _scores(
     product = graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 1, 3, 2]))
     scores = graph.op("Mul", product, _scale(graph, query, scale))
     if attn_mask is not None:
-        scores = graph.op("Add", scores, _floored(graph, attn_mask))
+        scores = graph.op("Add", scores, _clamp_mask(graph, attn_mask))
     if not is_causal:
         return scores
     shape = graph.vector([query.dims[2], key.dims[2]])

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 Dims = Sequence[int] | int | None
 
 
-def reduced(graph: Graph, op_type: str, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
+def reduce(graph: Graph, op_type: str, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
     """Return a reduction of ``x`` over ``dims``; ``None`` or an empty list means all."""
     chosen = [dims] if isinstance(dims, int) else list(dims or ())
     if x.shape is not None:
@@ -27,12 +27,12 @@ def reduced(graph: Graph, op_type: str, x: Value, dims: Dims = None, keepdim: bo
 @lowers_along(aten.sum.dim_IntList, aten.sum.default, op_type="ReduceSum")
 @lowers_along(aten.prod.default, aten.prod.dim_int, op_type="ReduceProd")
 @lowers_along(aten.mean.dim, aten.mean.default, op_type="ReduceMean")
-def accumulated(
+def accumulate(
     graph: Graph, x: Value, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, op_type: str
 ) -> Value:
     if op_type == "ReduceMean" and _is_empty(x):
         return full(graph, graph.out.shape, float("nan"))
-    return reduced(graph, op_type, graph.operand(x), dim, keepdim)
+    return reduce(graph, op_type, graph.operand(x), dim, keepdim)
 
 
 def _is_empty(x: Value) -> bool:
@@ -45,11 +45,11 @@ def _is_empty(x: Value) -> bool:
 def extreme(graph: Graph, x: Value, dim: Dims = None, keepdim: bool = False, *, kind: str) -> Value:
     """Return the largest or smallest element, or NaN if there is one, which ONNX Runtime would ignore."""
     if x.dtype is torch.bool:
-        return graph.cast(reduced(graph, f"Reduce{kind}", graph.cast(x, torch.int32), dim, keepdim), torch.bool)
-    found = reduced(graph, f"Reduce{kind}", x, dim, keepdim)
+        return graph.cast(reduce(graph, f"Reduce{kind}", graph.cast(x, torch.int32), dim, keepdim), torch.bool)
+    found = reduce(graph, f"Reduce{kind}", x, dim, keepdim)
     if not x.is_float:
         return found
-    has_nan = graph.cast(reduced(graph, "ReduceMax", _is_nan(graph, x), dim, keepdim), torch.bool)
+    has_nan = graph.cast(reduce(graph, "ReduceMax", _is_nan(graph, x), dim, keepdim), torch.bool)
     return graph.op("Where", has_nan, graph.constant(float("nan"), x.dtype or graph.out.dtype), found)
 
 
@@ -74,7 +74,7 @@ def _index_along(graph: Graph, x: Value, dim: int, keepdim: bool, kind: str) -> 
     if not x.is_float:
         return index
     is_nan = _is_nan(graph, x)
-    has_nan = graph.cast(reduced(graph, "ReduceMax", is_nan, dim, keepdim), torch.bool)
+    has_nan = graph.cast(reduce(graph, "ReduceMax", is_nan, dim, keepdim), torch.bool)
     return graph.op("Where", has_nan, graph.op("ArgMax", is_nan, axis=dim, keepdims=int(keepdim)), index)
 
 
@@ -86,15 +86,15 @@ def extreme_and_index(graph: Graph, x: Value, dim: int, keepdim: bool = False, *
 
 @lowers_along(aten.topk.default)
 def topk(graph: Graph, x: Value, k: Size, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    return _ordered(graph, x, k, dim, largest)
+    return _sort_first(graph, x, k, dim, largest)
 
 
 @lowers_along(aten.sort.default)
 def sort(graph: Graph, x: Value, dim: int = -1, descending: bool = False) -> Any:
-    return _ordered(graph, x, x.dims[dim], dim, descending)
+    return _sort_first(graph, x, x.dims[dim], dim, descending)
 
 
-def _ordered(graph: Graph, x: Value, count: Size, dim: int, largest: bool) -> tuple[Value, Value]:
+def _sort_first(graph: Graph, x: Value, count: Size, dim: int, largest: bool) -> tuple[Value, Value]:
     """Return the first elements in order, and their indices; equal ones stay in order, and NaN is as large as inf."""
     keys = x
     if x.is_float:
@@ -109,7 +109,7 @@ def any_(graph: Graph, x: Value, dim: Dims = None, keepdim: bool = False) -> Val
     found = graph.cast(x, torch.bool)
     # An empty list of dimensions reduces none.
     if dim != []:
-        found = graph.cast(reduced(graph, "ReduceSum", graph.cast(found, torch.int32), dim, keepdim), torch.bool)
+        found = graph.cast(reduce(graph, "ReduceSum", graph.cast(found, torch.int32), dim, keepdim), torch.bool)
     return graph.operand(found)
 
 
@@ -117,15 +117,15 @@ def any_(graph: Graph, x: Value, dim: Dims = None, keepdim: bool = False) -> Val
 def var(graph: Graph, x: Value, dim: Dims = None, *, correction: Number | None = 1, keepdim: bool = False) -> Value:
     if _is_empty(x):
         return full(graph, graph.out.shape, float("nan"))
-    centered = graph.op("Sub", x, reduced(graph, "ReduceMean", x, dim, True))
+    centered = graph.op("Sub", x, reduce(graph, "ReduceMean", x, dim, True))
     squares = graph.op("Mul", centered, centered)
     if correction in (0, 0.0):
-        return reduced(graph, "ReduceMean", squares, dim, keepdim)
+        return reduce(graph, "ReduceMean", squares, dim, keepdim)
     ones = graph.op("Expand", graph.operand(1), graph.op("Shape", x))
-    count = reduced(graph, "ReduceSum", ones, dim, keepdim)
+    count = reduce(graph, "ReduceSum", ones, dim, keepdim)
     free = graph.op("Sub", count, graph.operand(1 if correction is None else correction))
     free = graph.op("Max", free, graph.operand(0))
-    return graph.op("Div", reduced(graph, "ReduceSum", squares, dim, keepdim), free)
+    return graph.op("Div", reduce(graph, "ReduceSum", squares, dim, keepdim), free)
 
 
 @lowers_along(aten.cumsum.default)
@@ -161,9 +161,9 @@ def batch_norm_without_running_statistics(
     graph: Graph, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
 ) -> tuple[Value, Value, Value]:
     dims = [0, *range(2, x.rank)]
-    mean = reduced(graph, "ReduceMean", x, dims)
+    mean = reduce(graph, "ReduceMean", x, dims)
     centered = graph.op("Sub", x, graph.op("Unsqueeze", mean, graph.axes(*dims)))
-    var = reduced(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
+    var = reduce(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
     y, rstd = _batch_normalized(graph, x, weight, bias, mean, var, eps)
     return y, mean, rstd
 

@@ -35,13 +35,13 @@ def lowers_along(*targets: object, **options: str | int) -> Callable[[Lowering],
     """
 
     def register(lowering: Lowering) -> Lowering:
-        lowers(*targets, **options)(partial(_with_vectors, lowering))
+        lowers(*targets, **options)(partial(_lower_vectors, lowering))
         return lowering
 
     return register
 
 
-def _with_vectors(lowering: Lowering, graph: Graph, x: Value, *args: object, **kwargs: object) -> Any:
+def _lower_vectors(lowering: Lowering, graph: Graph, x: Value, *args: object, **kwargs: object) -> Any:
     if x.rank:
         return lowering(graph, x, *args, **kwargs)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import portico.ort
-from portico.ort.api import compiled_call
+from portico.ort.api import get_compiled_call
 from portico.ort.settings import SessionSettings
 
 HEADS = 3
@@ -98,7 +98,7 @@ def test_evaluation_takes_one_operator_for_all_sizes(tmp_path, mask):
     assert "Softmax" not in operators(tmp_path)
     given = (*inputs(4, 6, 9), None if mask is None else some(4, 1, 6, 9))
     torch.testing.assert_close(evaluated(net, *given), evaluated(Attention(), *given))
-    assert len(compiled_call(net).report.graphs) == 1
+    assert len(get_compiled_call(net).report.graphs) == 1
 
 
 def test_a_mask_that_is_repeated_along_queries_takes_several_operators(tmp_path):
