@@ -226,6 +226,20 @@ def is_untouched(elsewhere: Path) -> bool:
     return names == ["theirs.txt"] and (elsewhere / "theirs.txt").read_text() == "theirs"
 
 
+def locked_tree(folder: Path) -> Path:
+    """Make a folder as an archive may hold one, whose content its owner cannot remove, with links out of it."""
+    (folder / "mine.txt").write_text("mine")
+    (folder / "mine.txt").chmod(0o644)
+    inner = folder / "tree" / "inner" / "empty"
+    inner.mkdir(parents=True)
+    (inner.parent / "theirs.pt").touch()
+    (inner.parent / "link").symlink_to(folder / "mine.txt")
+    (inner.parent / "link to a folder").symlink_to(folder)
+    for path, mode in ((inner, 0), (inner.parent, 0o500), (folder / "tree", 0o500)):
+        path.chmod(mode)
+    return folder / "tree"
+
+
 # Rows with a "no" whose tests are elsewhere, since no folder of a run is read.
 TESTED_ELSEWHERE: Mapping[str, str] = {
     "data": "tests/unit/mrc/datasets/test_damaged_files.py",
