@@ -552,7 +552,7 @@ def test_a_folder_does_not_lift_the_limit_for_compressed_data(option, folder_for
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [("run", 0), ("preflight", 2), pytest.param("verify", 2, marks=pytest.mark.slow)],
+    [("run", 0), *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("preflight", "verify"))],
 )
 def test_a_script_elsewhere_imports_nothing_of_the_working_folder(command, code, tmp_path):
     """Python would not, either; and what a run has left there is no script."""

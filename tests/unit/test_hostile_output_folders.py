@@ -91,8 +91,8 @@ def contents(folder):
 
 
 QUICK = {
-    "run": ("a link to a folder", "a link to nothing", "a pipe"),
-    "verify": ("a link to a folder", "a hard link"),
+    "run": ("a link to a folder", "a pipe"),
+    "verify": ("a link to a folder",),
     "preflight": ("a hard link",),
 }
 
@@ -231,9 +231,9 @@ def test_a_script_resumes_from_a_harmless_folder(place):
     assert (place / RUN / "checkpoint-3").is_dir()
 
 
-def test_effects_of_what_a_command_starts_are_recorded(place):
+@pytest.mark.parametrize("command", ["run", pytest.param("verify", marks=pytest.mark.slow)])
+def test_effects_of_what_a_command_starts_are_recorded(command, place):
     """The hook sees what it is to forbid, in a script and in the processes of a command."""
     (place / "script.py").write_text(f"open({str(place / 'elsewhere')!r}, 'w')")
-    for command in ("run", "verify"):
-        found = outside(run_on(command, place).effects, admitted(command, place))
-        assert ("write", str(place / "elsewhere")) in found
+    found = outside(run_on(command, place).effects, admitted(command, place))
+    assert ("write", str(place / "elsewhere")) in found

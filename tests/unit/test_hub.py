@@ -59,7 +59,7 @@ DAMAGED = {
     "names that are numbers": b"---\n1: 2\n---\n",
     "results of another form": b"---\nmodel-index: 5\n---\n",
     "tags that are a number": b"---\ntags: 7\n---\n",
-    "great depth": b"---\ntags: " + b"[" * 1500 + b"\n---\n",
+    "great depth": b"---\ntags: " + b"[" * 400 + b"\n---\n",
 }
 
 
