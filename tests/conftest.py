@@ -3,6 +3,7 @@ import gc
 import logging
 import os
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -114,6 +115,21 @@ def log_levels():
     logging.getLogger("portico").setLevel(level)
     if of_transformers:
         of_transformers.set_verbosity(verbosity)
+
+
+@pytest.fixture
+def ordinary_folder():
+    """A folder of an ordinary user, whose rights the test has; root may do everything."""
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:
+        if is_root:
+            os.chown(name, 65534, 65534)
+            os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            if is_root:
+                os.seteuid(0)
 
 
 @pytest.fixture

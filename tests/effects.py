@@ -4,6 +4,7 @@ Libraries in C and Rust write without an event; what they may reach is a matter 
 compare the files elsewhere before and after.
 """
 
+import json
 import os
 import re
 import sys
@@ -44,25 +45,47 @@ def recorded_effects() -> Iterator[list[tuple[str, str]]]:
     found: list[tuple[str, str]] = []
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, mode, flags = args
-            if not isinstance(path, int) and (flags & _WRITING or set(mode or "") & set("wax+")):
-                full = _full(path, None)
-                found.append(("write", full if flags & os.O_NOFOLLOW else os.path.realpath(full)))
-        elif event in _CHANGES:
-            found.extend(
-                (event, _full(args[path], args[fd] if fd is not None else None)) for path, fd in _CHANGES[event]
-            )
-        elif event in _PROCESSES:
-            found.append(("process", str(args[:2])))
-        elif event in _CONNECTIONS:
-            found.append(("connection", str(args[1:])))
+        found.extend(_effects_of(event, args))
 
     _watchers.append(watch)
     try:
         yield found
     finally:
         _watchers.remove(watch)
+
+
+def stream_effects(descriptor: int) -> None:
+    """Write the effects of this process, and of those that it forks, to an open file as lines of JSON."""
+    sys.addaudithook(_hook)
+    _watchers.append(
+        lambda event, args: [os.write(descriptor, f"{json.dumps(one)}\n".encode()) for one in _effects_of(event, args)]
+    )
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Record no effects of the block, nor of a process that is forked in it."""
+    watchers = _watchers[:]
+    _watchers.clear()
+    try:
+        yield
+    finally:
+        _watchers.extend(watchers)
+
+
+def _effects_of(event: str, args: tuple[Any, ...]) -> list[tuple[str, str]]:
+    if event == "open":
+        path, mode, flags = args
+        if not isinstance(path, int) and (flags & _WRITING or set(mode or "") & set("wax+")):
+            full = _full(path, None)
+            return [("write", full if flags & os.O_NOFOLLOW else os.path.realpath(full))]
+    elif event in _CHANGES:
+        return [(event, _full(args[path], args[fd] if fd is not None else None)) for path, fd in _CHANGES[event]]
+    elif event in _PROCESSES:
+        return [("process", str(args[:2]))]
+    elif event in _CONNECTIONS:
+        return [("connection", str(args[1:]))]
+    return []
 
 
 def outside(effects: Sequence[tuple[str, str]], allowed: Sequence[str]) -> list[tuple[str, str]]:

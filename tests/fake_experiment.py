@@ -63,7 +63,7 @@ class SearchedExperiment(FakeExperiment):
         rate = float(args["learning_rate"])
         if args.get("seed") == DIES:
             os.kill(os.getpid(), signal.SIGKILL)
-        if args.get("seed") == WAITS:
+        if args.get("seed") == WAITS and not Path("released").exists():
             (folder / "process.txt").write_text(str(os.getpid()))
             time.sleep(600)
         done = len(list(folder.glob("checkpoint-*"))) if args.get("resume_from_checkpoint") else 0

@@ -182,6 +182,50 @@ EFFECTS: Mapping[str, Effects] = {
         written=("multirun.yaml", "optimization_results.yaml", "sweep.json", "sweep.html", "0"),
     ),
 }
+# Of the commands that run a script, where RUN is the `output_dir` of its trainer.
+EFFECTS_OF_SCRIPTS: Mapping[str, Effects] = {
+    "run": Effects(
+        "`portico run SCRIPT`",
+        "what the script writes; of its trainer, files in `output_dir`, where links are replaced",
+        (r"\S+ RUN(/\S*)?",),
+        "what the script starts and asks for; processes of `--strategy` and `--devices`",
+        written=(
+            *("config.json", "tokenizer.json", "tokenizer_config.json", "training_args.bin", "model.safetensors"),
+            *("trainer_state.json", "train_results.json", "all_results.json", "eval_results.json", "README.md"),
+            *("checkpoint-3", "csv"),
+        ),
+    ),
+    "verify": Effects(
+        "`portico verify SCRIPT`",
+        "folders next to `output_dir` whose names end in `.portico-verify` or `.portico-verify-portico`, and a "
+        "temporary folder, all of which it removes, or the folder of `--keep`; the file of `--report`; what the "
+        "script itself writes elsewhere",
+        (
+            r"\S+ RUN\.portico-verify(-portico)?(/\S*)?",
+            r"\S+ TEMP(/portico-verify-\w+(/\S*)?)?",
+            r"(write|os.mkdir|os.rmdir|os.chmod) PLACE/\.portico-\w{16}(/\S*)?",
+            r"os.(rename|mkdir) PLACE(/\.portico-\w{16})?(/page\.html)?",
+            r"process .*'portico\.inspection\.recorder'.*",
+        ),
+        "starts the script, several times",
+        written=("../run.portico-verify", "../run.portico-verify-portico"),
+    ),
+    "preflight": Effects(
+        "`portico preflight SCRIPT`",
+        "nothing but a temporary folder, in which all ends that the script writes, and which is removed; the file of "
+        "`--report`; where the system gives no process its own view of the disk, what the script itself writes "
+        "elsewhere",
+        (
+            r"\S+ TEMP(/portico-preflight-\w+(/\S*)?)?",
+            r"(write|os.mkdir|os.rmdir|os.chmod) PLACE/\.portico-\w{16}(/\S*)?",
+            r"os.(rename|mkdir) PLACE(/\.portico-\w{16})?(/page\.html)?",
+            r"process (\(\)|.*shutil\.rmtree.*|.*'\S*script\.py'.*)",
+            r"write /proc/\d+/(setgroups|uid_map|gid_map)",
+        ),
+        "starts the script, twice, and what removes the temporary folder; trackers are offline, nothing is uploaded",
+        written=("config.json", "checkpoint-3", "model.safetensors", "trainer_state.json", "README.md", "csv"),
+    ),
+}
 # Commands of the tests that do what one in the table does.
 SAME_EFFECTS = {"predict": "evaluate", "resume": "evaluate", "job": "search", "rerun": "search", "continue": "search"}
 _OF_A_JOB = ("config.yaml", "job.json", ".config.yaml.partial", ".job.json.partial", "train.log")
@@ -224,6 +268,20 @@ def is_untouched(elsewhere: Path) -> bool:
     """Return whether a folder that :func:`detour` made is as it was."""
     names = [path.name for path in elsewhere.iterdir()]
     return names == ["theirs.txt"] and (elsewhere / "theirs.txt").read_text() == "theirs"
+
+
+def locked_tree(folder: Path) -> Path:
+    """Make a folder as an archive may hold one, whose content its owner cannot remove, with links out of it."""
+    (folder / "mine.txt").write_text("mine")
+    (folder / "mine.txt").chmod(0o644)
+    inner = folder / "tree" / "inner" / "empty"
+    inner.mkdir(parents=True)
+    (inner.parent / "theirs.pt").touch()
+    (inner.parent / "link").symlink_to(folder / "mine.txt")
+    (inner.parent / "link to a folder").symlink_to(folder)
+    for path, mode in ((inner, 0), (inner.parent, 0o500), (folder / "tree", 0o500)):
+        path.chmod(mode)
+    return folder / "tree"
 
 
 # Rows with a "no" whose tests are elsewhere, since no folder of a run is read.
@@ -942,7 +1000,8 @@ def zoo() -> list[Animal]:
 def table_of_effects() -> str:
     """Return the table of SECURITY.md of what commands write and start."""
     lines = ["| Command | Files | Connections and processes |", "| --- | --- | --- |"]
-    return "\n".join([*lines, *(f"| {one.typed} | {one.files} | {one.more} |" for one in EFFECTS.values())])
+    listed = (*EFFECTS.values(), *EFFECTS_OF_SCRIPTS.values())
+    return "\n".join([*lines, *(f"| {one.typed} | {one.files} | {one.more} |" for one in listed)])
 
 
 def table() -> str:

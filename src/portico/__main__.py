@@ -9,7 +9,7 @@ from importlib import import_module, metadata
 from types import ModuleType
 
 from portico import __version__
-from portico.errors import command
+from portico.errors import CommandParser, PrintAction, command
 
 COMMANDS = {
     "train": "train, evaluate or predict from a Hydra configuration",
@@ -92,14 +92,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="portico",
         description="The Hugging Face Trainer API as a facade over Lightning.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=_versions(), help="print what is installed, and exit")
-    parser.add_argument("--completion", action=_Completion, nargs=0, help="print the setup of tab completion")
+    parser.add_argument("--version", action=PrintAction, text=_versions, help="print what is installed, and exit")
+    parser.add_argument("--completion", action=PrintAction, text=_completion, help="print the setup of tab completion")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for name, line in COMMANDS.items():
         commands.add_parser(name, help=line, add_help=False)
@@ -110,18 +110,15 @@ def _module(name: str) -> ModuleType:
     return import_module(f"portico.commands.{name}")
 
 
-class _Completion(argparse.Action):
-    """Prints the setup of tab completion: the options of all commands, whose modules are imported for it."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        cases = []
-        for name in COMMANDS:
-            flags = [action.option_strings for action in _module(name).build_parser()._actions]
-            # The long form of each option, and the short form of those that have no other.
-            offered = [max(forms, key=len) for forms in flags if forms]
-            cases.append(f'      {name}) offered="{" ".join(offered)}" ;;')
-        print(_COMPLETION.format(commands=" ".join(COMMANDS), cases="\n".join(cases)))
-        parser.exit()
+def _completion() -> str:
+    """Return the setup of tab completion: the options of all commands, whose modules are imported for it."""
+    cases = []
+    for name in COMMANDS:
+        flags = [action.option_strings for action in _module(name).build_parser()._actions]
+        # The long form of each option, and the short form of those that have no other.
+        offered = [max(forms, key=len) for forms in flags if forms]
+        cases.append(f'      {name}) offered="{" ".join(offered)}" ;;')
+    return _COMPLETION.format(commands=" ".join(COMMANDS), cases="\n".join(cases))
 
 
 def _versions() -> str:

@@ -3,6 +3,7 @@
 A command turns them into a sentence and an exit code.
 """
 
+import argparse
 import errno
 import io
 import os
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial, wraps
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 
 class InputError(ValueError):
@@ -136,6 +137,8 @@ def exit_with_error(message: str, code: int = 1) -> NoReturn:
     raise SystemExit(code)
 
 
+# Of a disk or its inodes, of the quota of a user, of the size of a file.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Longer lists are unreadable; `--help` shows them.
 _MOST_LISTED = 20
 
@@ -207,6 +210,25 @@ def _has_lost_its_reader() -> bool:
 # ---- How every command ends ----
 
 
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose help ends the command with an error if the output is full, of which ``argparse`` says nothing."""
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)
+
+
+class PrintAction(argparse.Action):
+    """Prints what the function ``text`` returns, which is called for it only, and ends the command."""
+
+    def __init__(self, *, text: Callable[[], str], **options: Any) -> None:
+        super().__init__(nargs=0, **options)
+        self._text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(self._text())
+        parser.exit()
+
+
 class Command(Protocol):
     def __call__(self, arguments: Sequence[str] | None = None) -> None: ...
 
@@ -214,10 +236,11 @@ class Command(Protocol):
 def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1, runs_scripts: bool = False) -> Command:
     """Make a command of a function of arguments, by default the arguments of the command line.
 
-    Input that cannot be used, and a file that this user may not read or write, are explained on stderr, in one
-    paragraph, before the command exits with ``error_code``. Characters that the terminal does not have are printed as
-    their codes. With ``runs_scripts`` both are left to the user's script. An interrupt is explained too, before the
-    command exits with 130; processes of a run other than the first say nothing.
+    Input that cannot be used, a file that this user may not read or write, and one for which there is no room are
+    explained on stderr, in one paragraph, before the command exits with ``error_code``. Characters that the terminal
+    does not have are printed as their codes. With ``runs_scripts`` errors about files and characters are left to the
+    user's script. An interrupt is explained too, before the command exits with 130; processes of a run other than the
+    first say nothing.
     """
 
     @partial(ends_with_its_reader, error_code=error_code)
@@ -236,14 +259,20 @@ def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1, runs_
                 raise SystemExit(128 + signal.SIGINT) from None
             print(file=sys.stderr)  # ends the line of a progress bar
             exit_with_error(str(interrupt) or "Interrupted.", 128 + signal.SIGINT)
-        except PermissionError as error:
+        except OSError as error:
             if runs_scripts or error.filename is None:
                 raise
-            exit_with_error(
-                f"{printable(os.fsdecode(error.filename))} cannot be used by this user ({error.strerror}); ask its "
-                "owner for permission, or name another folder.",
-                error_code,
-            )
+            name = printable(os.fsdecode(error.filename))
+            if isinstance(error, PermissionError):
+                advice = "ask its owner for permission, or name another folder."
+                exit_with_error(f"{name} cannot be used by this user ({error.strerror}); {advice}", error_code)
+            if error.errno in _FULL:
+                exit_with_error(
+                    f"{name} cannot be written ({error.strerror}); make room, or name another folder; for a temporary "
+                    "folder, set `TMPDIR`.",
+                    error_code,
+                )
+            raise
 
     return run
 

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from huggingface_hub import ModelCard, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
@@ -17,7 +18,7 @@ from portico.checkpoint.manifest import refuse_oversized_model, refuse_unreadabl
 from portico.checkpoint.writer import save_arguments
 from portico.compat import transformers as hf_compat
 from portico.errors import InputError, InputRuntimeError, loading_pretrained, reason_of
-from portico.trust.disk import copy_file, read_text, staged_folder, write_text
+from portico.trust.disk import copy_file, is_small_file, read_bytes, read_text, staged_folder, write_text
 from portico.trust.names import is_from_folder, refuse_download, refuse_outside
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # As in transformers: private files, and checkpoints, which `hub_strategy` decides on.
 _NOT_UPLOADED = ["_*", "checkpoint-*"]
+_CARD = "README.md"
 _ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_FILES = (_ADAPTER_CONFIG, "adapter_model.bin", "adapter_model.safetensors")
 
@@ -87,11 +89,20 @@ def loading_model(setting: str, name: str, what: str, advice: str) -> Iterator[N
             raise
 
 
+def _card_in(folder: str) -> ModelCard | None:
+    """Return the model card in a folder; None if there is none, or it cannot be read: a new one will replace it."""
+    file = Path(folder) / _CARD
+    try:
+        return ModelCard(read_bytes(file).decode("utf-8-sig")) if is_small_file(file) else None
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError):
+        return None
+
+
 def add_earlier_tags(folder: str, tags: str | list[str] | None) -> str | list[str] | None:
     """Return ``tags``, if given, followed by the tags of an existing model card in ``folder``."""
-    file = Path(folder) / "README.md"
-    earlier = ModelCard.load(file).data.tags if file.is_file() else None
-    if earlier is None or tags is None:
+    card = _card_in(folder)
+    earlier = None if card is None else card.data.get("tags")
+    if not isinstance(earlier, list) or tags is None:
         return tags
     tags = [tags] if isinstance(tags, str) else tags
     return [*tags, *(tag for tag in earlier if tag not in tags)]
@@ -99,8 +110,9 @@ def add_earlier_tags(folder: str, tags: str | list[str] | None) -> str | list[st
 
 def write_model_card(summary: hf_compat.TrainingSummary, folder: str, model: "nn.Module") -> None:
     """Write the model card of a run into ``folder``; PEFT then updates the card of a PEFT model."""
-    file = Path(folder) / "README.md"
-    is_of_peft = file.is_file() and ModelCard.load(file).data.get("library_name") == "peft"
+    file = Path(folder) / _CARD
+    card = _card_in(folder)
+    is_of_peft = card is not None and card.data.get("library_name") == "peft"
     write_text(file, summary.to_model_card())
     if is_of_peft:
         adapted: Any = model

@@ -68,7 +68,9 @@ trainer.add_callback(Waits)
 def test_a_killed_verification_ends_its_runs_and_leaves_nothing_to_the_next(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT.replace("trainer.train()", f"{SLOW}\ntrainer.train()"))
     command = [sys.executable, "-m", "portico", "verify", "script.py", "--steps", "4"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(OMP_NUM_THREADS="1")) as verification:
+    (tmp_path / "tmp").mkdir()
+    settings = environment(OMP_NUM_THREADS="1", TMPDIR=str(tmp_path / "tmp"))
+    with subprocess.Popen(command, cwd=tmp_path, env=settings) as verification:
         until = time.monotonic() + 240
         while len(waiting := [*tmp_path.glob("out*/waits")]) < 2:
             assert verification.poll() is None
@@ -79,10 +81,11 @@ def test_a_killed_verification_ends_its_runs_and_leaves_nothing_to_the_next(tmp_
         verification.kill()
     assert not psutil.wait_procs(runs, timeout=60)[1], "a run trains on without its verification"
     assert all(path.exists() for path in waiting)
+    assert [*tmp_path.glob("tmp/portico-verify-*")]
     (tmp_path / "quick").touch()
-    ended = verify("script.py", "--steps", 4, folder=tmp_path)
+    ended = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert not [*tmp_path.glob("out*")]
+    assert not [*tmp_path.glob("out*"), *tmp_path.glob("tmp/portico-verify-*")]
 
 
 def test_folder_in_use_is_left_alone(script, tmp_path):

@@ -1236,6 +1236,7 @@ COMMAND_LINE = (
     *ours("portico/commands/run.py", "options of the command `portico run`"),
     *ours("portico/inspection/script.py", "the script that a command names"),
     *ours("portico/inspection/verification.py", "the command `portico verify`"),
+    *ours("portico/inspection/records.py", "the folder in which `portico verify` lets a script write"),
     *ours("portico/commands/verify.py", "the command `portico verify`"),
     *ours("portico/commands/preflight.py", "the command `portico preflight`"),
     *ours("portico/inspection/rehearsal.py", "ends a script in rehearsal"),

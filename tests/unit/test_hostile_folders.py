@@ -473,6 +473,21 @@ def test_the_journal_of_a_search_stays_in_its_folder(name, way, folder_for, comm
     assert hostile_folders.is_untouched(hostile_folders.elsewhere_of(folder))
 
 
+@pytest.mark.parametrize("mode", [0, 0o400])
+def test_a_comparison_names_the_run_that_may_not_be_read(mode, folder_for, place, capsys):
+    """And not the page, which could be written."""
+    first, second = folder_for("report", name="first"), folder_for("report")
+    with as_ordinary_user(place):
+        second.chmod(mode)
+        with pytest.raises(SystemExit, match=r"^1$"):
+            report.main([str(first), str(second), "--output", str(place / "page.html")])
+        second.chmod(0o700)
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {second}: ")
+    assert "cannot be read (Permission denied)" in error
+    assert "page.html" not in error
+
+
 @pytest.fixture(scope="module")
 def answering(tmp_path_factory):
     """The folder of a short training on questions in its own files."""
@@ -535,7 +550,10 @@ def test_a_folder_does_not_lift_the_limit_for_compressed_data(option, folder_for
     assert ("the file is empty" in error) == bool(option)
 
 
-@pytest.mark.parametrize(("command", "code"), [("run", 0), pytest.param("verify", 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("run", 0), *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("preflight", "verify"))],
+)
 def test_a_script_elsewhere_imports_nothing_of_the_working_folder(command, code, tmp_path):
     """Python would not, either; and what a run has left there is no script."""
     for name in ("portico", "torch", "transformers", "json", "yaml", "sitecustomize", "usercustomize", "neighbour"):
@@ -548,8 +566,11 @@ def test_a_script_elsewhere_imports_nothing_of_the_working_folder(command, code,
     words = [sys.executable, "-P", "-m", "portico", command, *options, "../script.py"]
     ended = subprocess.run(words, cwd=tmp_path / RUN, env=environment(), capture_output=True, text=True, check=False)
     assert ended.returncode == code, ended.stderr
-    said = ended.stdout if command == "run" else (tmp_path / "kept" / "transformers" / "log").read_text()
-    assert said == "of the script\n"
+    if command == "preflight":
+        assert "\nof the script\n" in ended.stderr
+    else:
+        said = ended.stdout if command == "run" else (tmp_path / "kept" / "transformers" / "log").read_text()
+        assert said == "of the script\n"
     assert "built no Trainer" in ended.stderr
     assert not canary_of(tmp_path / RUN).exists()
 

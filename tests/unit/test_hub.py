@@ -1,9 +1,13 @@
 """Files of a checkpoint that are uploaded as the model."""
 
 import json
+import os
 from types import SimpleNamespace
 
+import pytest
+
 from models import toy_trainer
+from portico.hub import add_earlier_tags, write_model_card
 
 
 def test_sharded_weights_are_uploaded(tmp_path, monkeypatch):
@@ -44,3 +48,47 @@ def test_only_main_process_uploads(tmp_path, monkeypatch):
     trainer.create_model_card()
     assert trainer.hub_model_id is None
     assert not (tmp_path / "README.md").exists()
+
+
+CARD = "---\nlibrary_name: transformers\ntags:\n- earlier\n---\ntext"
+DAMAGED = {
+    "another encoding": b"---\ntags: [\xff]\n---\n",
+    "a list": b"---\n- earlier\n---\n",
+    "no YAML": b"---\ntags: [\n---\n",
+    "a tag of YAML": b"---\ntags: !!python/object/apply:os.mkdir [canary]\n---\n",
+    "names that are numbers": b"---\n1: 2\n---\n",
+    "results of another form": b"---\nmodel-index: 5\n---\n",
+    "tags that are a number": b"---\ntags: 7\n---\n",
+    "great depth": b"---\ntags: " + b"[" * 400 + b"\n---\n",
+}
+
+
+def test_the_tags_of_an_earlier_card_are_kept(tmp_path):
+    (tmp_path / "README.md").write_bytes(b"\xef\xbb\xbf" + CARD.encode())  # with the mark of an editor
+    assert add_earlier_tags(str(tmp_path), ["new"]) == ["new", "earlier"]
+    assert add_earlier_tags(str(tmp_path), "new") == ["new", "earlier"]
+    assert add_earlier_tags(str(tmp_path), None) is None
+
+
+@pytest.mark.parametrize("kind", [*DAMAGED, "a pipe", "a folder", "a link in a circle", "5 TB of nothing"])
+def test_a_card_that_cannot_be_read_is_replaced(kind, tmp_path, monkeypatch):
+    """It may come with a folder that somebody sent, and the training before it has taken hours."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    card = run / "README.md"
+    if kind in DAMAGED:
+        card.write_bytes(DAMAGED[kind])
+    elif kind == "a pipe":
+        os.mkfifo(card)
+    elif kind == "5 TB of nothing":
+        with card.open("wb") as file:
+            file.truncate(5 << 40)
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        card.symlink_to(tmp_path / "elsewhere" if kind == "a folder" else card)
+    assert add_earlier_tags(str(run), ["new"]) == ["new"]
+    write_model_card(SimpleNamespace(to_model_card=lambda: CARD), str(run), None)
+    assert card.read_text() == CARD
+    assert not card.is_symlink()
+    assert not (tmp_path / "canary").exists()

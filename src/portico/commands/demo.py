@@ -3,11 +3,11 @@
 import argparse
 from collections.abc import Sequence
 
-from portico.errors import command, naming_the_extra
+from portico.errors import CommandParser, command, naming_the_extra
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="portico demo",
         description="Serve a page on this machine: paste a text, ask, and see the answer highlighted, with its "
         'probability, the other candidates, and why there is "no answer".',

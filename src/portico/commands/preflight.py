@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portico.distributed.children import build_child_environment, end_with_parent
-from portico.errors import InputError, command
+from portico.errors import CommandParser, InputError, command
 from portico.imports import when_imported
 from portico.inspection.script import Script, add_module_option, pass_on
 from portico.inspection.shelter import Shelter, free_bytes, sheltered
 from portico.observers import RUN_VARIABLE, observe
-from portico.report.page import check_writable
+from portico.report.page import check_writable, save_page
 from portico.report.terminal import plain_console
-from portico.trust.disk import write_text
 
 if TYPE_CHECKING:
     from portico.inspection.findings import Rehearsed
@@ -50,7 +49,7 @@ _OFFLINE = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="portico preflight",
         usage="portico preflight [OPTIONS] SCRIPT.py [ARGUMENTS]\n       portico preflight [OPTIONS] -m MODULE "
         "[ARGUMENTS]\n       portico preflight [OPTIONS] torchrun|accelerate ARGUMENTS",
@@ -100,7 +99,7 @@ def main(arguments: Sequence[str]) -> None:
     else:
         preflight.show(plain_console(soft_wrap=True, highlight=False))
     if given.report is not None:
-        write_text(given.report, preflight.page())
+        save_page(given.report, preflight.page())
     raise SystemExit(int(bool(preflight.faults)))
 
 

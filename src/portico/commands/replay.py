@@ -3,21 +3,20 @@
 import argparse
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portico.commands.run import add_run_options
-from portico.errors import InputError, command
+from portico.errors import CommandParser, InputError, command
 from portico.imports import when_imported
 from portico.inspection.install import install_on_demand
 from portico.inspection.script import Script, add_allowed_paths, add_module_option, pass_on
 from portico.observers import RunOptions, observe
-from portico.report.page import check_writable
+from portico.report.page import check_writable, save_page
 from portico.report.terminal import plain_console
-from portico.trust.disk import write_text
+from portico.trust.disk import temporary_folder
 from portico.trust.names import from_folder, is_from_folder, refuse_in_folder, refuse_outside
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ VARIABLE = "PORTICO_REPLAY"
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="portico replay",
         usage="portico replay [OPTIONS] SCRIPT.py [ARGUMENTS]\n       portico replay [OPTIONS] FOLDER",
         description="Run a training again from its nearest checkpoint to one step and show that step: its examples "
@@ -88,7 +87,7 @@ def main(arguments: Sequence[str]) -> None:
     if step.is_first_process:
         step.show(plain_console(soft_wrap=True, highlight=False))
         if given.report is not None:
-            write_text(given.report, step.page())
+            save_page(given.report, step.page())
     raise SystemExit(0 if step.is_confirmed is not False else 1)
 
 
@@ -96,7 +95,8 @@ def _replayed(
     script: Script, number: int | None, options: Mapping[str, object], trust: Mapping[str, Any]
 ) -> "OpenStep":
     replays: list[Replay] = []
-    with tempfile.TemporaryDirectory(prefix="portico-replay-") as folder:
+    with temporary_folder("portico-replay-") as place:
+        folder = str(place)
         try:
             if script.is_folder_of_run:
                 _train_again(replays, number, Path(script.target), folder, trust)

@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from portico.errors import command
+from portico.errors import CommandParser, command
 from portico.inspection.script import add_allowed_paths
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="portico report",
         description="Write the report of a reading comprehension run again, or compare runs with the first: which "
         "answers were fixed or broken, and whether the differences are significant.",

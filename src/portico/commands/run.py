@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from portico import __version__
 from portico.distributed.launchers import join_mpi
-from portico.errors import command, is_first_process
+from portico.errors import CommandParser, command, is_first_process
 from portico.imports import when_imported
 from portico.inspection.install import install_on_demand, summary, when_replaced
 from portico.inspection.script import Script, add_module_option, pass_on
@@ -43,7 +43,7 @@ _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="portico run",
         usage="portico run [OPTIONS] SCRIPT.py [ARGUMENTS]\n       portico run [OPTIONS] -m MODULE [ARGUMENTS]",
         description="Run a script with Trainer, TrainingArguments and their Seq2Seq variants replaced by portico's, "

@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from portico.errors import command
+from portico.errors import CommandParser, command
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="portico sweep",
         description="Write sweep.json and sweep.html of a sweep again and print the table of its runs: what differs "
         "between them, what each reached, and how long it took.",

@@ -2,15 +2,15 @@
 
 import argparse
 import os
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from portico.errors import InputError, MissingPackageError, command
+from portico.errors import CommandParser, InputError, MissingPackageError, command
 from portico.inspection.script import Script, add_module_option
 from portico.report.page import check_writable
+from portico.trust.disk import temporary_folder
 
 _EPILOG = """\
 Options may follow the script too, up to `--`. The exit code is 0 if the runs are identical, or within the tolerance of
@@ -24,7 +24,7 @@ _ANYWHERE = ("--steps", "--report", "--once", "--keep", "--against")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="portico verify",
         usage="portico verify [OPTIONS] SCRIPT.py [ARGUMENTS]",
         description="Run a script under transformers and under portico, side by side in separate processes and output "
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> None:
         )
     if given.steps is not None and given.steps < 1:
         raise InputError(f"`--steps {given.steps}` is not positive; give a number of steps, at least 1.")
-    if given.keep is not None and given.keep.exists() and (given.keep.is_file() or any(given.keep.iterdir())):
+    if given.keep is not None and os.path.lexists(given.keep) and not _is_empty_folder(given.keep):
         raise InputError(f"`--keep {given.keep}` is in use; name an empty folder, or one that does not exist.")
     if given.report is not None:
         check_writable(given.report)
@@ -78,8 +78,8 @@ def main(arguments: Sequence[str]) -> None:
         )
     from portico.inspection.verification import Verification
 
-    with tempfile.TemporaryDirectory(prefix="portico-verify-") as temporary:
-        folder = given.keep or Path(temporary)
+    with temporary_folder("portico-verify-") as temporary:
+        folder = given.keep or temporary
         folder.mkdir(parents=True, exist_ok=True)
         with Verification(script, folder.resolve(), given.steps) as verification:
             if given.against is not None:
@@ -87,3 +87,7 @@ def main(arguments: Sequence[str]) -> None:
             else:
                 code = verification.run(given.report, is_once=given.once)
     raise SystemExit(code)
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())

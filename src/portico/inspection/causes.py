@@ -36,8 +36,9 @@ _CURES = (
     ),
     (r"out of memory|OutOfMemory|can't allocate memory", ""),
     (
-        r"No space left|disk is full|ENOSPC",
-        "Make room, set `save_total_limit`, or give an `output_dir` on another disk.",
+        r"No space left|disk is full|ENOSPC|Disk quota exceeded|File too large",
+        "A rehearsal writes to the temporary folder in place of all others: make room there, or set `TMPDIR` to a "
+        "folder of another disk.",
     ),
     (
         r"Input contains NaN|continuous is not supported|Target is multiclass|Classification metrics can't handle",

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from portico.distributed.children import end_with_parent
-from portico.errors import InputError
+from portico.errors import InputError, reason_of
 from portico.imports import when_imported
 from portico.inspection.install import install_on_demand, original
 from portico.inspection.records import VARIABLE, RecordSettings, ScriptRecord, TrainingRecord, adapt_arguments
@@ -72,7 +72,14 @@ def _record_fork(record: ScriptRecord, folder: Path) -> None:
 
 
 def _finish(settings: RecordSettings, record: ScriptRecord) -> None:
-    record.save(Path(settings.folder))
+    try:
+        record.save(Path(settings.folder))
+    except OSError as error:
+        # An error of a function of `atexit` leaves the exit code as it is: the script would seem to train nothing.
+        what = f"The record of the run cannot be written ({reason_of(error)})"
+        print(f"error: {what}; set `TMPDIR` to a folder with more room, or name one with `--keep`.", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
     if "LOCAL_RANK" in os.environ and "torch.distributed" in sys.modules:
         from torch import distributed
 

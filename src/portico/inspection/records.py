@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from portico.trust.disk import open_new, write_text
+from portico.errors import InputError
+from portico.trust.disk import open_new, remove_tree, write_text
 
 VARIABLE = "PORTICO_RECORD"
 """A recorded process finds its settings in this environment variable."""
@@ -81,13 +81,25 @@ class ScriptRecord:
 
 
 def redirected(output_dir: str, settings: RecordSettings) -> str:
-    """Return a folder next to the script's own, whose neighbours the script may read; the first process clears it."""
+    """Return a folder next to the script's own, whose neighbours the script may read; the first process clears it.
+
+    Raises:
+        InputError: If something is there that cannot be removed: the script would write through a link to elsewhere,
+            and what is left in a folder would be compared, and loaded, as written by the script.
+    """
     replacing = f"{Path(output_dir).absolute()}{settings.suffix}"
     note = Path(settings.folder, _REDIRECTED, f"{zlib.crc32(replacing.encode()):08x}")
     note.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError), open_new(note) as file:
         file.write(replacing)
-        shutil.rmtree(replacing, ignore_errors=True)
+        try:
+            remove_tree(Path(replacing))
+        except OSError as error:
+            note.unlink()  # what is there is not the script's, and stays
+            raise InputError(
+                f"{replacing} cannot be removed ({error.strerror}), and `portico verify` writes there in place of "
+                "`output_dir`; remove it, or set another `output_dir`."
+            ) from error
     return replacing
 
 

@@ -23,20 +23,27 @@ from pathlib import Path
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
 _READ_ONLY, _REMOUNT, _BIND, _AND_BELOW = 1, 32, 4096, 16384
 _PRIVATE_BELOW = (1 << 18) | _AND_BELOW
+_LOCKED = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC  # equal to the flags of a mount
 # File systems that hold no files of users, or whose content is no file; everything else is covered.
 _NO_DISKS = (
     *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs"),
     *("fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "squashfs"),
     *("sysfs", "tracefs"),
 )
-_NEVER_COVERED = ("proc", "sys", "dev", "run", "boot", "lost+found")
+# Of the system; disks that are mounted below `/run`, and shared memory, are covered.
+_NEVER_COVERED = ("/proc", "/sys", "/dev", "/run", "/boot", "/lost+found")
+_NEVER_BELOW = ("/proc/", "/sys/", "/boot/")
+_SHARED_MEMORY = "/dev/shm"
+# Of programs and of the session of a user; nobody can connect to one that is below an overlay.
+_SOCKETS = "/run/"
 # Waits until all who hold the other end of the pipe have ended. What they started may end a moment later.
 _REMOVER = """
 import os, shutil, sys, time
 sys.stdin.buffer.read()
 def open_up(function, path, _):
     try:
-        os.chmod(os.path.dirname(path), 0o700); os.chmod(path, 0o700)
+        os.chmod(os.path.dirname(path), 0o700)
+        os.path.islink(path) or os.chmod(path, 0o700)
     except OSError:
         pass
 for _ in range(40):
@@ -172,25 +179,42 @@ def _leave_mounts() -> bool:
 
 def _places() -> list[str]:
     """Return the folders to cover: the root's own, and the places of other disks."""
+    mounts = _mounts()
+    own = [path for path in _folders_in("/") if path not in _NEVER_COVERED]
+    own = [path for path in (*own, _SHARED_MEMORY) if path not in mounts and _is_folder(path)]
+    disks = [
+        place
+        for place, kind in mounts.items()
+        if kind not in _NO_DISKS
+        and place not in ("/", *_NEVER_COVERED)
+        and not place.startswith(_NEVER_BELOW)
+        and not (kind == "tmpfs" and place.startswith(_SOCKETS))
+        and _is_folder(place)
+    ]
+    return [*own, *disks]
+
+
+def _mounts() -> dict[str, str]:
+    """Return the kinds of the file systems that this process sees, by their places."""
     mounts: dict[str, str] = {}
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         before, _, after = line.partition(" - ")
         place = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
         mounts[place] = after.split()[0]
-    never = tuple(f"/{name}" for name in _NEVER_COVERED)
-    own = [path for path in _folders_in("/") if path not in never and path not in mounts]
-    disks = [
-        place
-        for place, kind in mounts.items()
-        if kind not in _NO_DISKS and place != "/" and not place.startswith(never) and Path(place).is_dir()
-    ]
-    return [*own, *disks]
+    return mounts
 
 
 def _protect(place: str) -> None:
     """Make a folder read-only."""
+    kept = os.statvfs(place).f_flag & _LOCKED  # without them, a user may not change it
     _mount(place, place, None, _BIND | _AND_BELOW)
-    _mount(None, place, None, _BIND | _REMOUNT | _READ_ONLY)
+    _mount(None, place, None, _BIND | _REMOUNT | _READ_ONLY | kept)
+
+
+def _is_folder(place: str) -> bool:
+    with suppress(OSError):  # in a folder of another user, or of a file system that does not answer
+        return Path(place).is_dir()
+    return False
 
 
 def _folders_in(place: str) -> list[str]:

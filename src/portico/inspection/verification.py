@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -16,7 +17,7 @@ from markupsafe import Markup
 from rich.table import Table
 
 from portico.distributed.children import build_child_environment
-from portico.errors import InputError
+from portico.errors import InputError, reason_of
 from portico.inspection.comparison import (
     Growth,
     RecordedRun,
@@ -38,9 +39,9 @@ from portico.inspection.records import (
 )
 from portico.inspection.script import Script
 from portico.report.charts import Series, line_chart
-from portico.report.page import Section, html_table, panels, render_page
+from portico.report.page import Section, html_table, panels, render_page, save_page
 from portico.report.terminal import plain_console
-from portico.trust.disk import open_new, write_text
+from portico.trust.disk import open_new, remove_tree
 
 # Relative difference of losses up to which a run counts as the same, by what is changed.
 TOLERANCES = {"strategy": 1e-4, "devices": 1e-4, "accelerator": 1e-3, "precision": 2e-2}
@@ -71,12 +72,23 @@ class _RunningScript:
         return (self.folder / _LOG).read_text(encoding="utf-8", errors="replace")
 
     def end(self) -> None:
-        """End the script if it is running; nothing of it stays next to the folders of the user."""
+        """End the script if it is running; nothing of it stays next to the folders of the user.
+
+        Raises:
+            InputError: If there is no room for what the script wrote, which is then removed.
+        """
         self.process.terminate()
         self.process.wait()
         for number, output in enumerate(redirected_folders(self.folder)):
             if output.exists():
-                shutil.move(output, self.folder / _OUTPUT / str(number))
+                try:
+                    shutil.move(output, self.folder / _OUTPUT / str(number))
+                except OSError as error:
+                    remove_tree(output)
+                    raise InputError(
+                        f"What the script wrote cannot be moved to {self.folder} ({reason_of(error)}); set `TMPDIR` "
+                        "to a folder with more room, or name one with `--keep`."
+                    ) from error
 
 
 def _is_settled(first: RecordedRun, second: RecordedRun) -> bool:
@@ -102,14 +114,19 @@ class Verification:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with ExitStack() as last:  # whatever fails in it, all are called
+            last.callback(self._remove_leftovers)
+            for script in self._started:
+                last.callback(script.end)
+
+    def _remove_leftovers(self) -> None:
+        """Remove those of a verification that was killed, which may have run both scripts at the same time."""
         for script in self._started:
-            script.end()
-        for script in self._started:
-            # Of a verification that was killed, which may have run both at the same time.
             for output in redirected_folders(script.folder):
                 plain = str(output).removesuffix(AT_THE_SAME_TIME)
                 for leftover in (plain, f"{plain}{AT_THE_SAME_TIME}"):
-                    shutil.rmtree(leftover, ignore_errors=True)
+                    with suppress(OSError):
+                        remove_tree(Path(leftover))
 
     def run(self, report: Path | None, *, is_once: bool) -> int:
         """Compare transformers with portico, and with itself if they differ; return the exit code."""
@@ -354,4 +371,4 @@ def write_page(
         Section("Compared", html_table(("", first.label, second.label), _counts(first, second))),
     ]
     title = f"{first.label} and {second.label}"
-    write_text(path, render_page(title, sentence, Markup(), sections, kicker="Verification"))
+    save_page(path, render_page(title, sentence, Markup(), sections, kicker="Verification"))

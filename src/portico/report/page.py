@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from portico.errors import InputError
+from portico.trust.disk import write_text
 
 REPORT_PAGE = "report.html"
 GENERATOR = Markup('<meta name="generator" content="portico-report">')
@@ -129,6 +130,21 @@ def check_writable(path: Path) -> None:
     is_other = path.exists() and not path.is_file()  # a folder, a terminal, a pipe
     if is_other or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError(f"`--report {path}` cannot be written; name a file in a folder that exists.")
+
+
+def save_page(path: Path, page: str) -> None:
+    """Write a page that :func:`check_writable` has admitted.
+
+    Raises:
+        InputError: If there is no room for it, or its folder has gone in the meantime.
+    """
+    try:
+        write_text(path, page)
+    except OSError as error:
+        raise InputError(
+            f"`--report {path}` cannot be written ({error.strerror}); what it would show is above. Make room, or name "
+            "a file in a folder that exists."
+        ) from error
 
 
 def render(template: str, **values: Any) -> Markup:

@@ -65,7 +65,8 @@ def staged_folder(
 
     Args:
         folder: Where the files go; it is made if it does not exist.
-        keeping: Names of files in ``folder`` that the library updates, so they are copied before.
+        keeping: Names of files in ``folder`` that the library updates, so they are copied before; what is no file, or
+            far larger than one that a library would update, is replaced.
         weights: Name of the file whose errors do not name it, as those of safetensors.
         size: Bytes of all files together, about, if they are known, for the error of a full disk.
         needs_unicode: Whether the library, such as tokenizers, takes no path of other bytes than UTF-8.
@@ -73,7 +74,7 @@ def staged_folder(
     unnamed = None if weights is None else folder / weights
     with _naming(folder), _staging_below(folder, unnamed, size) as staging:
         for name in keeping:
-            with suppress(FileNotFoundError):
+            if is_small_file(folder / name):
                 write_bytes(staging / name, read_bytes(folder / name))
         if needs_unicode and not _is_unicode(staging):
             with tempfile.TemporaryDirectory(prefix="portico-") as place:
@@ -133,6 +134,79 @@ def open_log(path: Path, *, encoding: str | None = None) -> IO[str]:
     remove_detour(path)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, _BY_UMASK), "a", encoding=encoding)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove what is at ``path``, if there is anything, with all that it holds; a link is removed and not followed.
+
+    Folders whose mode forbids it are opened up, which an archive may hold so that its content stays.
+
+    Raises:
+        OSError: If something cannot be removed.
+    """
+    try:
+        is_folder = stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if not is_folder:
+        path.unlink()
+        return
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
+        _open_up(path)
+        shutil.rmtree(path)
+
+
+def _open_up(folder: Path) -> None:
+    folder.chmod(_PRIVATE)
+    for _, inner, _, opened in os.fwalk(folder):  # which does not follow links either
+        for name in inner:
+            if stat.S_ISDIR(os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode):
+                os.chmod(name, _PRIVATE, dir_fd=opened)
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Yield a new temporary folder, which is removed after the block.
+
+    Folders of the same prefix that killed processes of this user have left are removed before. ``TemporaryDirectory``
+    does not know those, and before Python 3.12.3 changes the modes of files at the ends of links.
+    """
+    folder, opened = _make_temporary(prefix)
+    try:
+        _remove_abandoned(folder.parent, prefix)
+        yield folder
+    finally:
+        with suppress(OSError):
+            remove_tree(folder)
+        os.close(opened)
+
+
+def _make_temporary(prefix: str) -> tuple[Path, int]:
+    """Make a temporary folder; return it and its descriptor, which holds a lock."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(FileNotFoundError):  # another process took it for abandoned, and came before the lock
+            opened = os.open(folder, _FOLDER | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                is_kept = _is_same(folder, opened)
+            except OSError as error:
+                is_kept = not isinstance(error, BlockingIOError)  # of a file system without locks
+            if is_kept:
+                return folder, opened
+            os.close(opened)
+
+
+def _remove_abandoned(place: Path, prefix: str) -> None:
+    """Remove the folders of a prefix that belong to this user, and that no process has locked."""
+    for path in place.glob(f"{prefix}*"):
+        # Others may have made what has such a name, in a place that all users share.
+        with suppress(OSError), _opened(place) as within, _opened(path.name, within=within) as opened:
+            if os.fstat(opened).st_uid == os.geteuid():
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(path)
 
 
 def move_files(source: Path, folder: Path) -> None:
@@ -484,6 +558,7 @@ def _by_trial(folder: Path) -> int | None:
 
 # A file may be sparse: an archive holds one of any size in a few bytes, and reading it would fill the memory.
 _MOST_BYTES = 4 << 30
+_SMALL = 64 << 20
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -505,6 +580,15 @@ def refuse_huge(path: Path) -> None:
     _refuse_irregular(status, path)
     if status.st_size > _MOST_BYTES:
         raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES >> 30} GiB, which no run writes", str(path))
+
+
+def is_small_file(path: Path) -> bool:
+    """Return whether a path is that of a regular file of at most 64 MiB, or of a link to one."""
+    try:
+        status = path.stat()
+    except OSError:  # there is none, or a link leads in a circle
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size <= _SMALL
 
 
 def read_bytes(path: Path) -> bytes:

@@ -1,5 +1,8 @@
 """The command `portico`: its sub-commands, its completion, and how every command ends."""
 
+import errno
+import os
+import re
 import subprocess
 import sys
 from functools import cache, partial
@@ -119,6 +122,19 @@ def test_interrupt_is_a_sentence_of_the_first_process(rank, said, monkeypatch, c
         wait([])
     assert ended.value.code == 130
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EFBIG, 2)])
+def test_a_file_for_which_there_is_no_room_is_a_sentence_and_an_exit_code(number, code, tmp_path, capsys):
+    def write(arguments):
+        raise OSError(number, os.strerror(number), str(tmp_path / "page.html"))
+
+    with pytest.raises(SystemExit, match=rf"^{code}$"):
+        command(write, error_code=code)([])
+    said = f"error: {tmp_path}/page.html cannot be written ({os.strerror(number)}); make room, or name another folder;"
+    assert capsys.readouterr().err.startswith(said)
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+        command(write, runs_scripts=True)([])  # it may be one of the script
 
 
 @pytest.mark.parametrize("name", COMMANDS)

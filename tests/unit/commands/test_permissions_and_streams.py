@@ -83,8 +83,16 @@ def test_the_output_of_a_sweep(shell, variables, code, says, sweep):
 def test_help_of_every_command_on_a_full_device_and_a_closed_output(command, tmp_path):
     full = portico(command, "--help", shell="> /dev/full", folder=tmp_path, PYTHONUNBUFFERED="")
     assert (full.returncode, full.stderr) == (2 if command in ("verify", "preflight") else 1, FULL)
+    full = portico(command, "--help", shell="> /dev/full", folder=tmp_path, PYTHONUNBUFFERED="1")
+    assert (full.returncode, full.stderr) == (2 if command in ("verify", "preflight") else 1, FULL)
     closed = portico(command, "--help", shell=">&-", folder=tmp_path)
     assert (closed.returncode, closed.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("option", ["--help", "--version", "--completion", ""])
+def test_what_the_command_itself_prints_on_a_full_device(option, tmp_path):
+    ended = portico(option, shell="> /dev/full", folder=tmp_path, PYTHONUNBUFFERED="1")
+    assert (ended.returncode, ended.stderr) == (1, FULL)
 
 
 def test_characters_that_the_output_does_not_have_are_printed_as_codes(tmp_path):

@@ -1,16 +1,24 @@
 """`portico verify`, with recorded runs in place of processes."""
 
+import os
+import resource
+import sys
+import tempfile
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from portico.commands import verify
+from portico.errors import InputError
+from portico.inspection import recorder
 from portico.inspection.comparison import RecordedRun
-from portico.inspection.records import RecordSettings, redirected
+from portico.inspection.records import RecordSettings, ScriptRecord, TrainingRecord, redirected, redirected_folders
 from portico.inspection.script import Script
-from portico.inspection.verification import Verification
+from portico.inspection.verification import Verification, _RunningScript
 
 
 def training(loss):
@@ -128,3 +136,99 @@ def test_several_processes_are_refused(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         verify.main([str(tmp_path / "script.py")])
     assert "was started in 2 processes, and would run the script in each; start it without" in capsys.readouterr().err
+
+
+@contextmanager
+def largest_file(size):
+    """Let the system refuse larger files, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+ENDED = SimpleNamespace(terminate=lambda: None, wait=lambda: 0, returncode=0)
+
+
+def test_output_for_which_there_is_no_room_is_removed_and_named(tmp_path, monkeypatch):
+    """The records are on another disk than the output, whose files are copied."""
+    monkeypatch.setattr("os.rename", lambda *_: (_ for _ in ()).throw(OSError("of another disk")))
+    folder = tmp_path / "records"
+    settings = RecordSettings("portico", str(folder))
+    output = Path(redirected(str(tmp_path / "out"), settings))
+    (output / "checkpoint-1").mkdir(parents=True)
+    (output / "checkpoint-1" / "model.safetensors").write_bytes(bytes(10_000))
+    (folder / "output").mkdir()
+    with Verification(Script("script.py"), folder, None) as verification:
+        verification._started.append(_RunningScript("portico", folder, ENDED))
+        with (
+            largest_file(1000),
+            pytest.raises(InputError, match=r"What the script wrote cannot be moved to .*File too large.*`TMPDIR` to"),
+        ):
+            verification._started[0].finished()
+    assert not output.exists()
+
+
+def test_all_scripts_are_ended_if_there_is_no_room_for_the_output_of_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.rename", lambda *_: (_ for _ in ()).throw(OSError("of another disk")))
+    ended = []
+    verification = Verification(Script("script.py"), tmp_path, None)
+    for label in ("transformers", "portico"):
+        folder = tmp_path / label
+        (folder / "output").mkdir(parents=True)
+        output = Path(redirected(str(tmp_path / f"out-{label}"), RecordSettings(label, str(folder))))
+        output.mkdir()
+        (output / "model.safetensors").write_bytes(bytes(10_000))
+        process = SimpleNamespace(terminate=partial(ended.append, label), wait=lambda: 0)
+        verification._started.append(_RunningScript(label, folder, process))
+    with largest_file(1000), pytest.raises(InputError, match="cannot be moved"):
+        verification.__exit__()
+    assert sorted(ended) == ["portico", "transformers"]
+    assert not [*tmp_path.glob("out-*")]
+
+
+def test_a_record_for_which_there_is_no_room_ends_the_run_with_a_sentence(tmp_path):
+    """Else the script would be said to build no Trainer."""
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT), 2)
+        sys.stderr = open(2, "w")  # noqa: SIM115
+        with largest_file(2000):
+            record = ScriptRecord([TrainingRecord(final_weights={f"weight {number}": 1 for number in range(200)})])
+            recorder._finish(RecordSettings("portico", str(tmp_path)), record)
+            os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    run = RecordedRun("portico", tmp_path, code, (tmp_path / "log").read_text())
+    assert code == 1
+    assert run.refusal.startswith("The record of the run cannot be written ([Errno 27] File too large: ")
+    assert run.refusal.endswith("set `TMPDIR` to a folder with more room, or name one with `--keep`.")
+
+
+def test_what_cannot_be_removed_is_not_written_to(ordinary_folder):
+    """It may be a link, or hold files that would be compared."""
+    (ordinary_folder / "out.portico-verify").symlink_to(ordinary_folder)
+    ordinary_folder.chmod(0o500)
+    with tempfile.TemporaryDirectory() as records:
+        settings = RecordSettings("portico", records)
+        with pytest.raises(
+            InputError, match=r"out.portico-verify cannot be removed \(Permission denied\), and .*; rem"
+        ):
+            redirected(str(ordinary_folder / "out"), settings)
+        assert redirected_folders(Path(records)) == []
+    ordinary_folder.chmod(0o700)
+    assert (ordinary_folder / "out.portico-verify").is_symlink()
+
+
+def test_a_verification_leaves_what_a_link_of_its_names_leads_to(tmp_path):
+    for ending in ("", "-portico"):
+        (tmp_path / f"out.portico-verify{ending}").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine.txt").touch()
+    folder = tmp_path / "records"
+    with Verification(Script("script.py"), folder, None) as verification:
+        verification._started.append(_RunningScript("portico", folder, ENDED))
+        assert not Path(redirected(str(tmp_path / "out"), RecordSettings("portico", str(folder)))).exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "records"]
+    assert (tmp_path / "elsewhere" / "mine.txt").exists()

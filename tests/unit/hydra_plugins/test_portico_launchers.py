@@ -22,6 +22,10 @@ from portico.cli.jobs import SweepJob
 CHECKOUT = Path(__file__).parents[3]
 SEARCHED = ("_target_=fake_experiment.SearchedExperiment", "+experiment=mrc", "hydra.sweep.dir=found")
 RATES = "args.learning_rate=1e-3,1e-4"
+GRID_OF_OPTUNA = (
+    *("hydra/sweeper=portico_optuna", "hydra/sweeper/sampler=grid"),
+    *("hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=2"),
+)
 
 
 def needs(package):
@@ -127,6 +131,36 @@ def test_a_job_whose_sweep_was_killed_is_not_started_again_while_it_runs(start, 
     for job in jobs:
         job.resume()
     assert not psutil.wait_procs(jobs, timeout=60)[1], "a job runs on without its sweep"
+
+
+@pytest.mark.slow
+@needs("joblib")
+@pytest.mark.parametrize("sweeper", [(), GRID_OF_OPTUNA], ids=["grid", "optuna"])
+def test_the_command_of_a_killed_sweep_ends_it_with_all_jobs(start, tmp_path, sweeper):
+    """What had ended is not run again; what ran ends with its sweep, and is run by the next command."""
+    seeds = f"args.seed=1,{fake_experiment.WAITS}"
+    command = ("launcher=joblib", "hydra.launcher.n_jobs=2", "args.learning_rate=1e-3", seeds, *sweeper)
+    sweep = start(*command)
+    until = time.monotonic() + 240
+    while not (waiting := [path for path in tmp_path.glob("found/*/process.txt") if path.read_text()]) or not (
+        ended := [*tmp_path.glob("found/*/all_results.json")]
+    ):
+        assert sweep.poll() is None, sweep.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    job = psutil.Process(int(waiting[0].read_text()))
+    sweep.kill()
+    sweep.communicate(timeout=60)
+    assert not psutil.wait_procs([job], timeout=60)[1], "a job runs on without its sweep"
+    (tmp_path / "released").touch()
+    again = start(*command)
+    output = again.communicate(timeout=240)[0]
+    assert again.returncode == 0, output
+    assert "Sweep: 2 of 2 jobs ended" in output
+    assert [one["status"] for one in jobs_in(tmp_path)] == ["finished", "finished"]
+    assert {one["number"] for one in jobs_in(tmp_path)} == {0, 1}
+    assert all(one["objective"] for one in jobs_in(tmp_path))
+    assert (ended[0].parent / "starts.txt").read_text().split() == ["0"], "a job that had ended ran again"
 
 
 @pytest.mark.slow

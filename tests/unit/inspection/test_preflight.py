@@ -1,6 +1,8 @@
 """`portico.preflight`: a zoo of late faults, each named by its cause, and sound trainers without an alarm."""
 
+import errno
 import logging
+import os
 import re
 import warnings
 
@@ -11,6 +13,7 @@ import portico
 from late_faults import FAULTS, SOUND, Changed, classifier
 from models import ToyDataset
 from portico import observers
+from portico.inspection.causes import explain_fault
 
 
 def every(zoo, most):
@@ -28,6 +31,12 @@ def no_login(monkeypatch):
 
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_disk_that_is_full_of_the_rehearsal_is_not_blamed_on_the_run(number):
+    said = explain_fault(OSError(number, os.strerror(number), "out/checkpoint-2"), "checkpoint", None)
+    assert said.endswith(" make room there, or set `TMPDIR` to a folder of another disk.")
 
 
 @pytest.mark.filterwarnings("ignore")

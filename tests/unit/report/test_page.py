@@ -1,9 +1,21 @@
 import re
+import resource
+from contextlib import contextmanager
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
-from portico.report.page import compare_settings, harmless_markup, html_table, settings_panels, styles
+from portico.errors import InputError
+from portico.report.page import (
+    check_writable,
+    compare_settings,
+    harmless_markup,
+    html_table,
+    save_page,
+    settings_panels,
+    styles,
+)
 
 
 def test_settings_become_one_table_a_group():
@@ -106,3 +118,40 @@ def test_every_colour_that_is_used_is_given():
     used = set(re.findall(r"var\(--([\w-]+)\)", styles()))
     # Fonts, and sizes that elements set themselves.
     assert used - COLOURS.keys() == {"serif", "sans", "tone", "side", "head", "share", "axes"}
+
+
+@contextmanager
+def largest_file(size):
+    """Let the system refuse larger files, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_page_for_which_there_is_no_room_is_refused_with_a_sentence(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("before")
+    with largest_file(100), pytest.raises(InputError) as refused:
+        save_page(page, "x" * 1000)
+    said = rf"`--report {page}` cannot be written .File too large: 1,000 bytes are needed, and no file may have more"
+    assert re.match(said, str(refused.value))
+    assert page.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_page_whose_folder_has_gone_is_refused_with_a_sentence(tmp_path, monkeypatch):
+    """As a script may do to its working folder."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    check_writable(Path("page.html"))
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InputError, match=r"`--report page.html` cannot be written .No such file or directory.; what"):
+        save_page(Path("page.html"), "")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").write_text("a file in its place")
+    with pytest.raises(InputError, match=r"cannot be written .(File exists|Not a directory)"):
+        save_page(tmp_path / "gone" / "page.html", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["gone"]

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import tempfile
 import threading
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from hostile_folders import locked_tree
 from portico.trust import disk
 from portico.trust.files import save_tensors
 
@@ -239,3 +241,89 @@ def test_a_forked_process_does_not_own_the_folder_of_its_parent(tmp_path):
     os.waitpid(child, 0)
     for descriptor in (reader, of_child, ready):
         os.close(descriptor)
+
+
+# ---- Removing ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_leads_elsewhere_is_removed_and_not_followed(kind, tmp_path):
+    hostile(tmp_path / "leftover", kind, tmp_path / "elsewhere")
+    disk.remove_tree(tmp_path / "leftover")
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+    assert is_untouched(tmp_path / "elsewhere")
+    disk.remove_tree(tmp_path / "leftover")  # there is nothing
+
+
+def test_folders_whose_mode_forbids_it_are_removed(ordinary_folder):
+    disk.remove_tree(locked_tree(ordinary_folder))
+    assert [path.name for path in ordinary_folder.iterdir()] == ["mine.txt"]
+    assert stat.S_IMODE((ordinary_folder / "mine.txt").stat().st_mode) == 0o644
+    assert stat.S_IMODE(ordinary_folder.stat().st_mode) == 0o700
+
+
+def test_what_cannot_be_removed_is_an_error(ordinary_folder):
+    (ordinary_folder / "a" / "tree").mkdir(parents=True)
+    (ordinary_folder / "a").chmod(0o500)
+    with pytest.raises(PermissionError):
+        disk.remove_tree(ordinary_folder / "a" / "tree")
+    (ordinary_folder / "a").chmod(0o700)
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_temporary_folder_is_removed_with_what_killed_processes_have_left(temporary):
+    (temporary / "portico-verify-killed" / "records").mkdir(parents=True)
+    (temporary / "portico-replay-other").mkdir()
+    (temporary / "elsewhere").mkdir()
+    (temporary / "elsewhere" / "mine.txt").touch()
+    (temporary / "portico-verify-link").symlink_to(temporary / "elsewhere")
+    (temporary / "portico-verify-file").touch()
+    left_alone = ["elsewhere", "portico-replay-other", "portico-verify-file", "portico-verify-link"]
+    with disk.temporary_folder("portico-verify-") as folder:
+        assert sorted(path.name for path in temporary.iterdir() if path != folder) == left_alone
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        locked_tree(folder)
+        with disk.temporary_folder("portico-verify-") as other:
+            assert folder.is_dir(), "that of a living process is left alone"
+            assert other != folder
+    assert sorted(path.name for path in temporary.iterdir()) == left_alone
+    assert (temporary / "elsewhere" / "mine.txt").is_file()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of others")
+def test_a_temporary_folder_of_another_user_is_left_alone(temporary):
+    (temporary / "portico-verify-theirs").mkdir()
+    os.chown(temporary / "portico-verify-theirs", 65534, 65534)
+    with disk.temporary_folder("portico-verify-"):
+        assert (temporary / "portico-verify-theirs").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("size", "is_small"), [(None, False), (0, True), (64 << 20, True), ((64 << 20) + 1, False), (5 << 40, False)]
+)
+def test_files_that_a_library_updates_are_kept_if_they_are_small(size, is_small, tmp_path):
+    if size is not None:
+        with (tmp_path / "README.md").open("wb") as file:
+            file.truncate(size)
+    assert disk.is_small_file(tmp_path / "README.md") is is_small
+    if size is None or size > 64 << 20:
+        with disk.staged_folder(tmp_path, keeping=["README.md"]) as staging:
+            assert (staging / "README.md").exists() is is_small
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_card_that_is_no_file_is_not_kept(kind, tmp_path):
+    """The weights next to it are saved."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    hostile(folder / "README.md", kind, tmp_path / "elsewhere")
+    with disk.staged_folder(folder, keeping=["README.md"]) as staging:
+        assert (staging / "README.md").exists() is (kind in ("a link to a file", "a hard link"))
+        (staging / "README.md").write_text("ours")
+    assert (folder / "README.md").read_text() == "ours"
+    assert is_untouched(tmp_path / "elsewhere")

@@ -101,17 +101,32 @@ def report_or_compare(
         )
     if output is not None and not path.parent.is_dir():
         raise InputError(f"{path}: cannot be written (No such file or directory); name another with --output.")
-    read = partial(read_run, data=data, trust_config=trust_config, allow_path=allow_path, typed=typed)
+    read = partial(_read_named, data=data, trust_config=trust_config, allow_path=allow_path, typed=typed)
+    records = [read(folder) for folder in (run, *others)]
     try:
         if others:
-            verdict = write_comparison(path, *align_runs(*map(read, (run, *others))), max_megabytes=max_megabytes)
+            verdict = write_comparison(path, *align_runs(*records), max_megabytes=max_megabytes)
         else:
-            write_report(path, read(run), max_megabytes=max_megabytes)
+            write_report(path, *records, max_megabytes=max_megabytes)
     except RecursionError as error:
-        raise InputError(f"{run}: something in its files is nested too deeply to be shown; restore them.") from error
+        names = " or ".join(map(str, (run, *others)))
+        raise InputError(f"{names}: something in its files is nested too deeply to be shown; restore them.") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); name another with --output.") from error
     return path, verdict
+
+
+def _read_named(folder: Path, **options: Any) -> RunRecord:
+    """Read a run, one of several, so that each error names its folder."""
+    try:
+        return read_run(folder, **options)
+    except RecursionError as error:
+        raise InputError(f"{folder}: something in its files is nested too deeply to be read; restore them.") from error
+    except OSError as error:
+        what = shorten(str(error.filename or folder))
+        raise InputError(
+            f"{folder}: {what} cannot be read ({error.strerror}); restore it, or ask its owner for permission."
+        ) from error
 
 
 def _default_page(run: Path, others: Sequence[Path]) -> Path:

@@ -342,6 +342,40 @@ def test_damaged_file_of_a_run_is_shown_or_refused(make_run, name, num_files):
     assert 0 < num_written < num_files
 
 
+@pytest.mark.parametrize("name", [*ALL_FILES, "config.yaml", "eval_predictions.json"])
+def test_a_comparison_that_is_refused_names_the_damaged_run(make_run, name):
+    first, second, third = (make_run(run, **ALL_FILES) for run in ("first", "damaged", "third"))
+    tree = yaml.safe_load((second / name).read_text())
+    num_refused = 0
+    for seed in range(8):
+        (second / name).write_bytes(damaged_file(Random(f"{name} {seed}"), json.dumps(tree)))
+        error = error_of(first, second, third)
+        assert error is None or str(second) in error
+        num_refused += error is not None
+    assert num_refused
+
+
+def error_of(*runs):
+    """Return the message with which a comparison is refused, if it is."""
+    try:
+        write_page(*runs)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a": '])
+@pytest.mark.parametrize("depth", [100, 300, 500, 700, 900, 5000])
+def test_a_comparison_with_a_run_of_great_depth_names_it(make_run, depth, opening):
+    first, second = make_run("first"), make_run("deep")
+    end = {"[": "]", '{"a": ': "}"}[opening]
+    deep = f"{opening * depth}1{end * depth}"
+    (second / "report.json").write_text(f'{{"settings": {{"args": {{"a": {deep}}}}}}}')
+    error = error_of(first, second)
+    assert error is None or str(second) in error
+    assert depth < 5000 or "RecursionError" in error or "cannot be read" in error
+
+
 def test_a_class_that_a_configuration_names_is_not_called(make_run):
     run = make_run()
     for target in ("builtins.exec", "os.system", ["os.system"]):
