@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -393,7 +394,9 @@ class Trainer:
 
     def create_accelerator_and_postprocess(self) -> None:
         """Create ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
-        self.accelerator = Accelerator(self._core.current_strategy, dataloader_config(self.args))
+        self.accelerator = Accelerator(
+            partial(attrgetter("lightning_trainer.strategy"), self._core), dataloader_config(self.args)
+        )
         self.accelerator.start(accelerator_settings(self.args)["gradient_accumulation_kwargs"])
         # Applies to the first evaluation only: as in transformers 5.23, `evaluation_loop` ends by resetting
         # `gather_function` to the plain method.

@@ -149,6 +149,9 @@ class GradientState:
         if plugin_kwargs is not None:
             self.plugin_kwargs = {**plugin_kwargs, "num_steps": 1}
 
+    def __reduce__(self) -> tuple[type["GradientState"], tuple[()]]:
+        return type(self), ()  # the state belongs to the process
+
     @property
     def num_steps(self) -> int:
         return int(self.plugin_kwargs.get("num_steps", 1))

@@ -230,6 +230,7 @@ class Accelerator:
         self.flag_tensor: torch.Tensor | None = None
         self.run_backward: Callable[..., None] = torch.Tensor.backward
         self.optimizer_step_was_skipped = False
+        self.gradient_state = GradientState()
 
     def start(self, accumulation: Mapping[str, Any] | None) -> None:
         """Begin with an open window, and describe the run to accelerate if it is installed.
@@ -237,7 +238,7 @@ class Accelerator:
         ``accumulation`` is ``gradient_accumulation_kwargs`` of ``accelerator_config``.
         """
         share_precision(self.mixed_precision)
-        GradientState(accumulation or {})
+        self.gradient_state = GradientState(accumulation or {})
 
     # ---- Processes ----
 
@@ -439,10 +440,6 @@ class Accelerator:
     def state(self) -> "Accelerator":
         """The accelerator itself, which has the attributes that accelerate keeps in a separate state."""
         return self
-
-    @property
-    def gradient_state(self) -> GradientState:
-        return GradientState()
 
     @property
     def sync_gradients(self) -> bool:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback, ProgressBar
-from lightning.pytorch.strategies import Strategy
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import (
@@ -614,9 +613,6 @@ class TrainerCore:
             self.use_lightning_trainer()
         is_own = module.trainer.strategy is self.lightning_trainer.strategy
         return [] if is_own else [PlainTrainerBridge(module, self.trainer)]
-
-    def current_strategy(self) -> Strategy:
-        return self.lightning_trainer.strategy
 
     def move_model_to_its_device(self) -> None:
         """Move the model to the device of this process, unless the strategy launches workers that will hold it."""

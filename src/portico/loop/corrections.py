@@ -108,7 +108,11 @@ class Corrections:
 
     def _is_alone(self, num_batches: int) -> bool:
         """Return whether one process makes a step of one batch, so that there is nothing to add up."""
-        return num_batches == 1 and self._trainer.accelerator.data_parallel_size == 1
+        if num_batches != 1:
+            return False
+        if self._trainer.is_in_train and (run := self._trainer._core.module.run) is not None:
+            return run.num_shares == 1
+        return self._trainer.accelerator.data_parallel_size == 1
 
     def counting(
         self, num_items: "NumItems", share: BatchShare | None, *, num_summed: int = 1

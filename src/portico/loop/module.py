@@ -12,6 +12,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import Strategy
 from torch import nn
 
@@ -64,6 +65,8 @@ class TrainerModule(pl.LightningModule):
         self._stays_on_device = False
         self._optimizer_in_use: Any = None  # by Lightning's strategy
         self._scheduler_of_lightning: Any = None  # as made by `configure_optimizers`
+        self._scaler: Any = None  # of gradients in this run
+        self._casts = True  # whether Lightning may cast in a whole step
 
     def set_model(self, model: nn.Module | None) -> None:
         """Use ``model``, which the user may have replaced since the last run; ``None`` releases the last one."""
@@ -174,6 +177,8 @@ class TrainerModule(pl.LightningModule):
         schedule_new_groups(self.hf_trainer.lr_scheduler, self.hf_trainer.optimizer)
         run.restore()
         self._optimizer_in_use = self.hf_trainer.optimizer
+        self._scaler = self.hf_trainer.accelerator.scaler
+        self._casts = isinstance(self.trainer.precision_plugin, MixedPrecision)
 
     def on_train_epoch_start(self) -> None:
         # After the callbacks, which may have added parameters to the optimizer, as `BaseFinetuning` does.
@@ -184,7 +189,7 @@ class TrainerModule(pl.LightningModule):
         run = self.run
         for observer in observers.active:
             observer.on_training_step_begin(self.hf_trainer, run.model_wrapped, batch)
-        with disabling_autocast(self.trainer.strategy):
+        with disabling_autocast(self.trainer.strategy) if self._casts else nullcontext():
             loss = self.hf_trainer.training_step(run.model_wrapped, batch, run.num_items_in_batch)
         for observer in observers.active:
             observer.on_training_step_end(self.hf_trainer, run.model_wrapped, loss)
@@ -209,10 +214,9 @@ class TrainerModule(pl.LightningModule):
             run.add_loss(*run.step_to_count)
 
     def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        scaler = self.hf_trainer.accelerator.scaler
-        if scaler is not None and optimizer.unscales_gradients:
+        if self._scaler is not None and optimizer.unscales_gradients:
             # As accelerate does before it takes the norm; Lightning leaves unscaling to these optimizers.
-            scaler.unscale_(optimizer)
+            self._scaler.unscale_(optimizer)
         # Clipped in the order of `model.parameters()`, as accelerate does. Lightning goes through the optimizer's
         # groups; a norm is a float sum, whose last bits depend on the order (4e-5 after 26 steps, measured).
         self.run.prepare_optimizer_step()
@@ -249,7 +253,7 @@ class TrainerModule(pl.LightningModule):
         accelerator = self.hf_trainer.accelerator
         # The trainer's, which may have been replaced since Lightning was given one.
         current = self.hf_trainer.lr_scheduler
-        has_stepped = accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped
+        has_stepped = accelerator.gradient_state.sync_gradients and not accelerator.optimizer_step_was_skipped
         if has_stepped and self.is_under_plain_trainer and scheduler is not self._scheduler_of_lightning:
             # A callback of the user's `lightning.Trainer` has replaced it, as `StochasticWeightAveraging` does.
             super().lr_scheduler_step(scheduler, metric)

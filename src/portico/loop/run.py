@@ -213,6 +213,7 @@ class TrainingRun:
     def __post_init__(self) -> None:
         self.core = self.trainer._core
         self.device = self.trainer.args.device
+        self.num_shares = self.trainer.accelerator.data_parallel_size  # of a batch, in different processes
         self._keep_model()
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
         self.tr_loss = torch.tensor(0.0, device=self.device)
@@ -521,7 +522,7 @@ class TrainingRun:
         self.num_batches_seen = batch_idx + 1
         self._follow_arguments()
         self.makes_step = self.plan.ends_window(batch_idx) or (self.steps_on_leftover and self.closes_window)
-        self.trainer.accelerator.sync_gradients = self.makes_step
+        self.trainer.accelerator.gradient_state.sync_gradients = self.makes_step
         point = self.resume_point
         is_resumed_here = (self.epoch, batch_idx) == (point.epoch, point.num_batches_to_skip)
         if batch_idx % self.plan.gradient_accumulation_steps == 0 or is_resumed_here:
