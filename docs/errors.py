@@ -159,7 +159,11 @@ _REASONS = {
 # What ends with the message of another error has that one's advice.
 _QUOTED = re.compile(r": <(error|obstacle)>$")
 # Caught where they are raised, or Python's own: no user reads them.
-_INTERNAL = ("a <name> is not a plain value", "no input of the graph determines the size", "module <name> has no attribute")
+_INTERNAL = (
+    "a <name> is not a plain value",
+    "no input of the graph determines the size",
+    "module <name> has no attribute",
+)
 _ADVICE = re.compile(rf"(?<=[.:;,>)]) (?=(?:{_IMPERATIVES})\b)")
 
 
