@@ -18,6 +18,7 @@ from models import Line, Points, toy_arguments, toy_trainer
 from portico.arguments import argument_rules, build_transformers_arguments
 from portico.deprecated import REMOVED, RENAMED, AcceptsOlderNames, Honoured, Ignored, OlderArguments, Refused, Sets
 from portico.experiments.settings import schema_of
+from releases import since_transformers
 
 VALUES = {
     "evaluation_strategy": "epoch",
@@ -157,6 +158,7 @@ def test_parser_accepts_renamed_flag(tmp_path):
     assert args.use_cpu
 
 
+@since_transformers("5.10")
 def test_parser_accepts_renamed_options_of_fields_that_are_turned_off():
     # As our arguments do on releases of transformers that still have the older field.
     @dataclasses.dataclass

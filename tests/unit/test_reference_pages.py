@@ -16,6 +16,7 @@ FACADES = [f"portico{room}" for room in ("", ".gradient_descent", ".mrc", ".mrc.
 RENEW = "run `python docs/reference_pages.py`"
 
 
+@pytest.mark.pinned
 def test_configuration_keys_are_up_to_date():
     page = config_keys()
     assert (FOLDER / "config_keys.md").read_text(encoding="utf-8") == page, RENEW

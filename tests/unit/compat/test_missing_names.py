@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from portico.compat import transformers as hf_compat
+from releases import since_transformers
 
 # What every run computes with: without these, the first run says which releases have them.
 NEEDED_TO_TRAIN = {
@@ -94,6 +95,7 @@ def test_run_without_name_of_accelerate(outcomes, name):
     assert reached == "saving", error
 
 
+@since_transformers("5.10")
 @pytest.mark.parametrize("name", [*NEEDED_TO_TRAIN, "HFTrainingArguments"])
 def test_name_that_a_run_needs_is_found_where_it_is_used(monkeypatch, name):
     home, _ = hf_compat._HOMES[name]

@@ -18,6 +18,7 @@ from portico.compat import releases
 from portico.compat import transformers as hf_compat
 from portico.compat.releases import SINCE, is_before
 from portico.errors import MissingPackageError
+from releases import since_transformers
 
 SOURCE = Path(hf_compat.__file__)
 
@@ -136,6 +137,7 @@ def test_imports_inside_functions_and_for_types_are_found():
     assert imported_names(source) == {("transformers.a", "B"), ("transformers", "C")}
 
 
+@since_transformers("5.10")
 def test_what_portico_says_is_not_printed_as_of_transformers(monkeypatch, tmp_path):
     (handler,) = [one for one in logging.getLogger("transformers").handlers if type(one) is logging.StreamHandler]
     printed = io.StringIO()

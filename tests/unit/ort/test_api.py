@@ -16,6 +16,7 @@ from portico.errors import InputTypeError
 from portico.ort import api
 from portico.ort.api import get_compiled_call, restore, running_in_torch
 from portico.ort.torch_compat import dynamo_errors
+from releases import since_torch
 
 
 def make_net(width=4):
@@ -156,6 +157,7 @@ def test_a_copy_is_a_plain_model(copied):
     assert net.state_dict().keys() == make_net().state_dict().keys()
 
 
+@since_torch("2.13")
 def test_an_operator_without_a_lowering_runs_in_torch_and_is_named(caplog):
     model, x = portico.ort.compile(Accumulating()), torch.randn(3, 4)
     with running_in_torch(model):

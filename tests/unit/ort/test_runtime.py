@@ -24,6 +24,7 @@ from portico.ort.api import get_compiled_call, running_in_torch
 from portico.ort.compiler import backend
 from portico.ort.compiler.translation import translate
 from portico.ort.runtime import Program, cache_folder, device_of, make_session, providers_for
+from releases import since_torch
 from unit.ort.families import make_batch, make_model
 
 CUDA = torch.device("cuda", 1)
@@ -185,6 +186,7 @@ def num_built(net):
     return get_compiled_call(net).report.as_dict()["num_built"]
 
 
+@since_torch("2.13")
 def test_a_second_start_of_the_same_run_builds_nothing(tmp_path):
     forked = python("-c", SCRIPT, 2, folder=tmp_path, PORTICO_ORT_CACHE_DIR=str(tmp_path))
     assert forked.returncode == 0, forked.stderr
@@ -220,6 +222,7 @@ def traced(net):
     return net.weight.grad, [graph.is_traced for graph in get_compiled_call(net).report.graphs]
 
 
+@since_torch("2.13")
 def test_a_trace_is_read_from_the_cache(tmp_path):
     first, was_traced = traced(compiled(tmp_path))
     second, is_traced = traced(compiled(tmp_path))
@@ -235,6 +238,7 @@ def test_a_trace_is_read_from_the_cache(tmp_path):
         assert torch.equal(first, third)
 
 
+@since_torch("2.13")
 def test_decompositions_are_not_searched_for_at_a_cached_start(tmp_path, monkeypatch):
     found = []
 
@@ -252,6 +256,7 @@ def test_decompositions_are_not_searched_for_at_a_cached_start(tmp_path, monkeyp
     assert found == [True, True, False, False], "two starts, each with a training and an evaluation"
 
 
+@since_torch("2.13")
 def test_a_trace_of_an_evaluation_is_read_from_the_cache(tmp_path):
     found = []
     for _ in range(2):
@@ -263,6 +268,7 @@ def test_a_trace_of_an_evaluation_is_read_from_the_cache(tmp_path):
     assert torch.equal(first, second)
 
 
+@since_torch("2.13")
 def test_a_broken_trace_is_made_again(tmp_path):
     first, _ = traced(compiled(tmp_path))
     for path in (tmp_path / "aotautograd").rglob("*"):
@@ -274,6 +280,7 @@ def test_a_broken_trace_is_made_again(tmp_path):
     assert traced(compiled(tmp_path))[1] == [False, False]
 
 
+@since_torch("2.13")
 def test_nothing_is_cached_where_the_cache_is_off(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     for _ in range(2):
@@ -334,6 +341,7 @@ def test_each_setting_of_the_cache_serves_batches_of_any_size(first, cache_setti
             torch.testing.assert_close(net(ids), plain(ids), atol=2e-6, rtol=2e-6)
 
 
+@since_torch("2.13")
 def test_zeros_as_large_as_an_embedding_are_made_when_they_are_used(tmp_path):
     settings = SessionSettings(cache_dir=str(tmp_path))
     net = portico.ort.compile(nn.Embedding(50_000, 4), settings=settings)

@@ -9,6 +9,7 @@ from torch import nn
 import portico.ort
 from portico.ort.api import get_compiled_call
 from portico.ort.runtime import Program
+from releases import since_torch
 
 
 class Deep(nn.Module):
@@ -63,6 +64,7 @@ def test_a_long_backward_has_stages(deep):
     assert (forward.num_sessions, backward.num_sessions > 2) == (1, True)
 
 
+@since_torch("2.13")
 @pytest.mark.parametrize("rows", [5, 3])
 def test_stages_compute_the_gradients_of_one_backward(deep, rows):
     for ours, theirs in zip(gradients(deep, rows), gradients(Deep(12), rows), strict=True):
@@ -80,6 +82,7 @@ def test_a_backward_in_stages_can_be_repeated(deep):
         torch.testing.assert_close(parameter.grad, 2 * grad)
 
 
+@since_torch("2.13")
 def test_what_was_saved_is_freed_while_the_backward_runs(monkeypatch):
     read, alive, rows = [], [], 6
     run = Program.__call__

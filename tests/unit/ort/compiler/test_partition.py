@@ -11,6 +11,7 @@ import portico.ort
 from portico import InputError
 from portico.ort.api import get_compiled_call, running_in_torch
 from portico.ort.compiler.partition import cut_into_stages
+from releases import since_torch
 
 aten = torch.ops.aten
 
@@ -92,6 +93,7 @@ def test_strict_names_what_has_no_kernels():
         portico.ort.compile(Masked(), strict=True)(torch.randn(3, 4))
 
 
+@since_torch("2.13")
 def test_gradients_of_convolutions_and_batch_norms_run_in_torch_which_is_faster(caplog):
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     # A single ReLU is not worth a session, but a product is.

@@ -4,6 +4,7 @@ import pytest
 import torch
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+from releases import since_onnxruntime
 from unit.ort.compiler.lowerings.lowered import assert_agrees, assert_is, traced
 
 aten = torch.ops.aten
@@ -37,6 +38,7 @@ def test_integers_are_not_divided_by_zero(function):
         program(torch.tensor([1, 2]), torch.tensor([1, 0]))
 
 
+@since_onnxruntime("1.30")
 @pytest.mark.parametrize(
     "function",
     [
@@ -69,6 +71,7 @@ def test_rows_that_are_masked_altogether_have_no_probabilities():
     assert_agrees(lambda x: aten._safe_softmax(x, 0), x[:3])
 
 
+@since_onnxruntime("1.30")
 def test_the_first_of_equal_elements_is_the_largest():
     x = torch.tensor([[[[1.0, 1.0, 0.0, 2.0], [1.0, 0.0, 2.0, 2.0]]]])
     assert_agrees(lambda x: aten.max_pool2d_with_indices(x, [2, 2]), x)
