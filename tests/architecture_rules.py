@@ -258,6 +258,8 @@ def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
     is_generic = module.name and not module.is_in("cli", "commands", *SPECIAL_ROOMS)
     if is_generic and one.is_of(*(f"{package}.{room}" for room in SPECIAL_ROOMS)):
         yield "generic parts do not know tasks and backends"
+    if module.is_in("tasks") and one.is_of(f"{package}.mrc"):
+        yield "what tasks and reading comprehension share is in a room below both"
     for this, other in (("loop.datamodule", "loop.module"), ("loop.module", "loop.datamodule")):
         if module.is_in(this) and one.is_of(f"{package}.{other}"):
             yield "datamodule and module meet in the trainer only"

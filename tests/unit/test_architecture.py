@@ -279,6 +279,12 @@ def test_a_room_that_uses_the_command_line_is_found(tmp_path):
     assert found.endswith("imports house.cli.jobs.job: the command line is the door: only commands use it")
 
 
+def test_a_task_that_borrows_from_reading_comprehension_is_found(tmp_path):
+    files = {"tasks/task.py": "from house.mrc.rouge import split\n" + 40 * "\n", "mrc/rouge.py": 40 * "\n"}
+    (found,) = violations(tree(tmp_path, files))
+    assert found.endswith("what tasks and reading comprehension share is in a room below both")
+
+
 def test_rooms_that_import_each_other_for_types_are_found(tmp_path):
     for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.loop.run import Run\n"
     files = {

@@ -21,10 +21,9 @@ from transformers import (
 )
 
 from portico.arguments import TrainingArguments
+from portico.compat.annotations import DataCollator
 from portico.errors import InputError
 from portico.experiments.settings import setting
-from portico.mrc.collators import Collator
-from portico.mrc.metrics.scores import overlap_f1
 from portico.tasks import corpus
 from portico.tasks.task import (
     IGNORED,
@@ -152,7 +151,7 @@ class TextClassification(Task[Tokenizer]):
         ]
         return [{**row, **label} for row, label in zip(rows(encoded), labels, strict=True)]
 
-    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> DataCollator:
         if self.pad_to_max_length:
             return default_data_collator
         return DataCollatorWithPadding(processor, pad_to_multiple_of=multiple_of(args))
@@ -252,7 +251,7 @@ class TokenClassification(Task[Tokenizer]):
         inside = "I-" + self.labels[tag].removeprefix("B-")
         return self.labels.index(inside) if inside in self.labels else tag
 
-    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> DataCollator:
         return DataCollatorForTokenClassification(processor, pad_to_multiple_of=multiple_of(args))
 
     def _tags(self, classes: Array, labels: Array) -> list[list[str]]:
@@ -306,10 +305,11 @@ def entity_scores(predicted: Sequence[Sequence[str]], golds: Sequence[Sequence[s
     )
     num_shared = len(found & true)
     pairs = [pair for tags in zip(predicted, golds, strict=True) for pair in zip(*tags, strict=True)]
+    precision, recall = (num_shared / len(names) if names else 0.0 for names in (found, true))
     return {
-        "precision": num_shared / len(found) if found else 0.0,
-        "recall": num_shared / len(true) if true else 0.0,
-        "f1": overlap_f1(num_shared, len(found), len(true)),
+        "precision": precision,
+        "recall": recall,
+        "f1": 2 * precision * recall / (precision + recall) if num_shared else 0.0,
         "accuracy": sum(tag == other for tag, other in pairs) / len(pairs),
     }
 
@@ -377,7 +377,7 @@ class MultipleChoice(Task[Tokenizer]):
             )
         return int(label)
 
-    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> DataCollator:
         if self.pad_to_max_length:
             return default_data_collator
         return DataCollatorForMultipleChoice(processor, pad_to_multiple_of=multiple_of(args), return_tensors="pt")

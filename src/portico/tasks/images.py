@@ -12,9 +12,9 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForImageClassification, EvalPrediction, PreTrainedModel, default_data_collator
 
 from portico.arguments import TrainingArguments
+from portico.compat.annotations import DataCollator
 from portico.errors import InputError, MissingPackageError
 from portico.experiments.settings import setting
-from portico.mrc.collators import Collator
 from portico.tasks import corpus
 from portico.tasks.task import Predictions, Record, Task, accuracy, best_class, label_array, value_of
 from portico.trust.disk import refuse_irregular
@@ -95,7 +95,7 @@ class ImageClassification(Task[ImageProcessor]):
     def train_features(self, records: Sequence[Record], processor: ImageProcessor) -> "Pictures":
         return Pictures(self, records, processor, varied=True)
 
-    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: ImageProcessor) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: ImageProcessor) -> DataCollator:
         args.remove_unused_columns = False
         return default_data_collator
 

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from portico.arguments import TrainingArguments
+from portico.compat.annotations import DataCollator
 from portico.errors import InputError
 from portico.experiments.settings import setting
-from portico.mrc.collators import Collator
 from portico.tasks import corpus
 from portico.tasks.task import (
     IGNORED,
@@ -137,7 +137,7 @@ class CausalLM(LanguageModeling):
         texts = rows(processor([text for record in records for text in self.texts(record)]))
         return [{**block, "labels": list(block["input_ids"])} for block in blocks(texts, size)]
 
-    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> DataCollator:
         return default_data_collator
 
     def scores(self, prediction: EvalPrediction) -> dict[str, float]:
@@ -191,7 +191,7 @@ class MaskedLM(LanguageModeling):
             )
         )
 
-    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> DataCollator:
         padded = multiple_of(args) if self.line_by_line and not self.pad_to_max_length else None
         return DataCollatorForLanguageModeling(
             processor, mlm_probability=self.mlm_probability, pad_to_multiple_of=padded

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from portico.arguments import TrainingArguments
+from portico.compat.annotations import DataCollator
 from portico.errors import InputError
-from portico.mrc.collators import Collator
 from portico.trainer import Trainer
 
 Tokenizer: TypeAlias = PreTrainedTokenizerBase
@@ -128,7 +128,7 @@ class Task(ABC, Generic[ProcessorT]):
         return True
 
     @abstractmethod
-    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: ProcessorT) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: ProcessorT) -> DataCollator:
         """Return the function that makes a batch of a list of features."""
 
     def preprocess_logits(self, logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor | tuple[Tensor, ...]:

@@ -9,10 +9,10 @@ from torchmetrics.text import SacreBLEUScore
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, EvalPrediction, PreTrainedModel
 
 from portico.arguments import TrainingArguments
+from portico.compat.annotations import DataCollator
+from portico.data.sentences import get_sentence_splitter
 from portico.errors import InputError, MissingPackageError
 from portico.experiments.settings import setting
-from portico.mrc.collators import Collator
-from portico.mrc.metrics.rouge import sentence_splitter
 from portico.tasks import corpus
 from portico.tasks.task import (
     IGNORED,
@@ -109,7 +109,7 @@ class TextToText(Task[Tokenizer]):
     def _limit(self, length: int) -> int:
         return min(length, self._num_positions or length)
 
-    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> Collator:
+    def collator(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> DataCollator:
         multiple = multiple_of(args)
         return DataCollatorForSeq2Seq(processor, model=model, label_pad_token_id=IGNORED, pad_to_multiple_of=multiple)
 
@@ -175,7 +175,7 @@ class Summarization(TextToText):
         scoring, scorer_class = _rouge()
         scorer = scorer_class(self.text_score_names, use_stemmer=True)
         aggregator = scoring.BootstrapAggregator()
-        split = sentence_splitter()
+        split = get_sentence_splitter()
         for text, target in zip(texts, targets, strict=True):
             aggregator.add_scores(scorer.score("\n".join(split(target)), "\n".join(split(text))))
         found = aggregator.aggregate()

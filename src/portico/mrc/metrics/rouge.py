@@ -5,9 +5,7 @@ which it downloads.
 """
 
 import logging
-import re
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -32,7 +30,6 @@ _GOOGLE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _TYPES = (*_GOOGLE_TYPES, KILT_ROUGE_L)
 # KILT's denominator has it, so scores are a little below the plain F1.
 _KILT_EPSILON = 1e-8
-_AFTER_SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
 @data_only
@@ -173,33 +170,3 @@ def _longest_common_subsequence(x: Sequence[str], y: Sequence[str]) -> list[str]
         else:
             j -= 1
     return words
-
-
-@cache
-def sentence_splitter() -> Callable[[str], list[str]]:
-    """Return NLTK's sentence splitter; if its data ("punkt_tab") is missing, warn once and split after ``.!?``.
-
-    Raises:
-        MissingPackageError: If NLTK is not installed.
-    """
-    try:
-        import nltk
-    except ImportError as error:
-        raise MissingPackageError(
-            "nltk, which splits sentences, is not installed; install it with `pip install 'portico[rouge]'`."
-        ) from error
-    try:
-        nltk.sent_tokenize("One. Two.")
-    except LookupError:
-        logger.warning(
-            "The data of NLTK's sentence splitter is not installed, so every full stop, question mark or exclamation "
-            "mark before whitespace ends a sentence, which can change rougeLsum slightly; install the data with "
-            "`python -m nltk.downloader punkt_tab`."
-        )
-        return _split_at_stops
-    splitter: Callable[[str], list[str]] = nltk.sent_tokenize
-    return splitter
-
-
-def _split_at_stops(text: str) -> list[str]:
-    return [sentence for sentence in _AFTER_SENTENCE.split(text.strip()) if sentence]

@@ -11,9 +11,10 @@ from typing import Any
 
 from torchmetrics import Metric
 
+from portico.data.sentences import get_sentence_splitter
 from portico.errors import InputError
 from portico.mrc.metrics.natural_questions import NqF1
-from portico.mrc.metrics.rouge import KILT_ROUGE_L, Rouge, sentence_splitter
+from portico.mrc.metrics.rouge import KILT_ROUGE_L, Rouge
 from portico.mrc.metrics.spans import Annotated, Record, annotators_of, yes_no_word
 from portico.mrc.metrics.squad import Mlqa, SquadV1
 from portico.mrc.metrics.tydi import TydiF1
@@ -122,7 +123,7 @@ class ROUGE(CollectingMetric):
     """KILT's ROUGE-L, Google's of whole texts, and the mean number of spaces in an answer; see ``Rouge``."""
 
     def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
-        metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=sentence_splitter(), sync_on_compute=False)
+        metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=get_sentence_splitter(), sync_on_compute=False)
         scores = self._score_by(metric)
         renamed = {"rougeLsum": "google_rougeL"}
         return {renamed.get(name, name): round(score, 4) for name, score in scores.items()}

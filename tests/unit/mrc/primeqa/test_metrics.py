@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
+from portico.data.sentences import get_sentence_splitter
 from portico.errors import InputError, MissingPackageError
-from portico.mrc.metrics.rouge import sentence_splitter
 from portico.mrc.primeqa import MLQA, NQF1, ROUGE, SQUAD, TyDiF1
 
 
@@ -45,9 +45,9 @@ def no_punkt(monkeypatch):
         raise LookupError
 
     monkeypatch.setattr(nltk, "sent_tokenize", missing)
-    sentence_splitter.cache_clear()
+    get_sentence_splitter.cache_clear()
     yield
-    sentence_splitter.cache_clear()
+    get_sentence_splitter.cache_clear()
 
 
 def test_compute_in_one_call_or_after_batches_and_then_anew():
@@ -140,12 +140,12 @@ def test_rouge(caplog):
 
 def test_rouge_without_nltk(monkeypatch):
     monkeypatch.setitem(sys.modules, "nltk", None)
-    sentence_splitter.cache_clear()
+    get_sentence_splitter.cache_clear()
     with pytest.raises(
         MissingPackageError,
         match=r"nltk, which splits sentences, is not installed; install it with `pip install 'portico\[rou",
     ):
-        sentence_splitter()
+        get_sentence_splitter()
 
 
 def test_predictions_alone_are_refused():
