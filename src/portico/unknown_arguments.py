@@ -30,12 +30,12 @@ def refuse_unknown_arguments(cls: type, given: Collection[str], known: Collectio
     for unknown in given:
         if unknown not in known:
             raise InputTypeError(
-                f"`{cls.__name__}` has no argument `{unknown}`{_meant(unknown, known)} Give one of those that "
+                f"`{cls.__name__}` has no argument `{unknown}`{_suggest(unknown, known)} Give one of those that "
                 f"`help({cls.__name__})` lists."
             )
 
 
-def _meant(unknown: str, known: Collection[str]) -> str:
+def _suggest(unknown: str, known: Collection[str]) -> str:
     usual = _MEANT.get(unknown, unknown)
     containing = [name for name in known if unknown in name]
     nearest = [usual] if usual in known else (containing or get_close_matches(unknown, known))[:3]

@@ -941,7 +941,7 @@ NAMED = (
     Named("portico/checkpoint/manifest.py", "_objection", page=CHECKPOINTS, sentence=DAMAGE),
     Named(
         "portico/checkpoint/manifest.py",
-        "listed_shards",
+        "list_shards",
         page=CHECKPOINTS,
         sentence="the file is refused, or the result is equal",
     ),

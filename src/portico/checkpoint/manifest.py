@@ -170,7 +170,7 @@ def examine(folder: Path) -> Examination:
             if objection := _objection(folder / name, manifest):
                 return Examination(damage=f"{name} {wrong}{objection}")
             holds_the_same = known[name].header is not None and _header_checksum(folder / name) == known[name].header
-            if holds_the_same and (copied := _copied_without_time(folder, known, set(differing))):
+            if holds_the_same and (copied := _find_copy_without_time(folder, known, set(differing))):
                 return Examination(
                     damage=f"{name} {wrong}, although it holds the same tensors, and the folder was copied since "
                     f"({copied} is unchanged and has another time)"
@@ -202,7 +202,7 @@ def weight_files(folder: Path) -> list[Path]:
     for name in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
         if (folder / name).is_file():
             try:
-                shards = listed_shards(folder / name)
+                shards = list_shards(folder / name)
             except InputError:
                 raise
             except DAMAGE:
@@ -212,7 +212,7 @@ def weight_files(folder: Path) -> list[Path]:
     return [file for file in adapters if file.is_file()]
 
 
-def listed_shards(index: Path) -> list[Path]:
+def list_shards(index: Path) -> list[Path]:
     """Return the files that an index of weights lists, sorted by name; a damaged index raises one of `DAMAGE`.
 
     Raises:
@@ -271,7 +271,7 @@ def _refuse_names_elsewhere(folder: Path) -> None:
 
 def _refuse_shards_elsewhere(index: Path) -> None:
     try:
-        listed_shards(index)
+        list_shards(index)
     except InputError:
         raise
     except DAMAGE:  # which ``from_pretrained`` explains
@@ -309,7 +309,7 @@ def _difference(file: Path, entry: Listed) -> str | None:
     return None if entry.checksum == _checksum(file) else "has changed since it was written (its checksum differs)"
 
 
-def _copied_without_time(folder: Path, known: dict[str, Listed], differing: set[str]) -> str | None:
+def _find_copy_without_time(folder: Path, known: dict[str, Listed], differing: set[str]) -> str | None:
     """Return a file that shows that the folder was copied and the times of its files were lost, if one does.
 
     Nothing but a run writes the state of a run, so where one is unchanged and has another time, all times are those of
@@ -442,7 +442,7 @@ def refuse_unreadable(folder: Path) -> None:
             raise unreadable(error) from error
 
 
-def of_another_model(path: Path, part: str, model: object, what: str) -> InputRuntimeError:
+def build_mismatch_error(path: Path, part: str, model: object, what: str) -> InputRuntimeError:
     """Return the error for weights or an optimizer in ``path`` that do not fit ``model``; ``what`` says which."""
     return InputRuntimeError(
         f"{path} holds the {part} of another model than {type(model).__name__}: {printable(what)}; set "

@@ -27,9 +27,9 @@ from portico.checkpoint.manifest import (
     MANIFEST_FILE,
     POSITION_FILE,
     STATE_FILE,
+    build_mismatch_error,
     has_file,
     newest_complete,
-    of_another_model,
     reading,
     refuse_damaged,
     steps_of_checkpoints,
@@ -211,7 +211,7 @@ def load_optimizer_and_scheduler(
         )
         if saved_sizes != present_sizes:
             what = f"it has groups of {saved_sizes} parameters, not {present_sizes}"
-            raise of_another_model(folder, "optimizer", parts.model, what)
+            raise build_mismatch_error(folder, "optimizer", parts.model, what)
         optimizer.load_state_dict(state)
         for before, after in zip(present, optimizer.param_groups, strict=True):
             _check_options(before, after, optimizer, folder)

@@ -25,9 +25,9 @@ from transformers import WEIGHTS_NAME, PreTrainedModel
 
 from portico.checkpoint.manifest import (
     MANIFEST_FILE,
+    build_mismatch_error,
     has_file,
-    listed_shards,
-    of_another_model,
+    list_shards,
     reading,
     steps_of_checkpoints,
 )
@@ -121,7 +121,7 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
         if wrong:
             shapes = f"{stored[wrong[0]].shape} there and {list(present[wrong[0]].shape)} here"
             what = f"`{wrong[0]}` has the shape {shapes}"
-        raise of_another_model(folder, "weights", model, what)
+        raise build_mismatch_error(folder, "weights", model, what)
     with torch.no_grad(), reading(folder, into_model=True):
         for name, tensor in present.items():
             if name in stored:
@@ -197,7 +197,7 @@ def find_weight_files(folder: Path) -> list[Path]:
     for name in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
         if has_file(folder, name):
             with reading(folder / name):
-                return listed_shards(folder / name)
+                return list_shards(folder / name)
     steps = steps_of_checkpoints(folder)
     known = f", for example {str(max(steps, key=lambda name: steps[name]))!r}" if steps else ""
     what = "it holds no" if folder.is_dir() else "there is no such folder, and so no"
@@ -304,7 +304,7 @@ def _check_names(
     others = sorted(name for name in set(saved) - set(present) if not name.startswith("parameters."))
     if missing or others:
         what = f"`{missing[0]}` is missing there" if missing else f"`{others[0]}` is trained only there"
-        raise of_another_model(folder, "optimizer", model, what)
+        raise build_mismatch_error(folder, "optimizer", model, what)
 
 
 def shard_optimizer_state(
@@ -323,7 +323,7 @@ def shard_optimizer_state(
             merged[-1] += groups.pop(0)
     if [len(group) for group in merged] != sizes or groups:
         present = [len(group["params"]) for group in optimizer.param_groups]
-        raise of_another_model(folder, "optimizer", model, f"it has groups of {sizes} parameters, not {present}")
+        raise build_mismatch_error(folder, "optimizer", model, f"it has groups of {sizes} parameters, not {present}")
     state = {}
     options = {}
     for group, own in zip(saved["param_groups"], merged, strict=True):

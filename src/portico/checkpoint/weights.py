@@ -16,7 +16,7 @@ from transformers import WEIGHTS_NAME, PreTrainedModel
 from transformers import logging as transformers_logging
 
 from portico.checkpoint.background import BackgroundWriter
-from portico.checkpoint.manifest import has_file, of_another_model, reading
+from portico.checkpoint.manifest import build_mismatch_error, has_file, reading
 from portico.checkpoint.sharded import (
     FSDP_WEIGHTS_FILE,
     accepting_full_tensors,
@@ -184,7 +184,7 @@ def _fitting(model: nn.Module, path: Path) -> Iterator[None]:
         if mismatch is None:
             raise
         what = "`{}` has the shape {} there and {} here".format(*mismatch.groups())
-        raise of_another_model(path, "weights", model, what) from None
+        raise build_mismatch_error(path, "weights", model, what) from None
 
 
 _SIZE_MISMATCH = re.compile(r"size mismatch for (\S+): copying a param.*?Size\((.*?)\).*?Size\((.*?)\)")

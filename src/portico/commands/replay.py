@@ -166,7 +166,7 @@ def _train_again(
     settings["paths"]["output_dir"] = folder
     settings["args"] = {name: value for name, value in settings["args"].items() if name not in _OF_THE_RUN} | _PRIVATE
     settings["logger"] = {}
-    with from_folder(run / CONFIG_FILE, **trust, named=_named_files(settings)):
+    with from_folder(run / CONFIG_FILE, **trust, named=_find_named_files(settings)):
         _judge_effects(settings)
         if is_from_folder() and _group(settings, "preprocess").get("cache_dir") is not None:
             settings["preprocess"]["cache_dir"] = str(Path(folder, "features"))
@@ -187,7 +187,7 @@ def _group(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return group if isinstance(group, Mapping) else {}
 
 
-def _named_files(settings: Mapping[str, Any]) -> list[str]:
+def _find_named_files(settings: Mapping[str, Any]) -> list[str]:
     """Return the files that settings name as data, and the folders of models that are there."""
     data, model = _group(settings, "data"), _group(settings, "model")
     more = data.get("sources")

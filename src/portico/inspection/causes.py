@@ -98,7 +98,7 @@ def _place_in_code_of_user(error: BaseException) -> str:
     return f"{name} ({Path(frame.filename).name}:{frame.lineno})"
 
 
-def lacking_json(metrics: Mapping[str, Any]) -> str | None:
+def find_value_without_json(metrics: Mapping[str, Any]) -> str | None:
     """Return which logged value transformers' trainer could not write into a checkpoint; None if it could write all.
 
     portico writes arrays as lists.
@@ -113,7 +113,7 @@ def lacking_json(metrics: Mapping[str, Any]) -> str | None:
     return None
 
 
-def lacking_login(args: TrainingArguments) -> str | None:
+def explain_missing_login(args: TrainingArguments) -> str | None:
     """Return why an upload at the end would be refused; None if it would not."""
     token = args.hub_token or get_token()
     cure = "Run `hf auth login`, or set `hub_token`, or leave `push_to_hub` out."

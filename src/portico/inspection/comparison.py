@@ -145,20 +145,22 @@ def _differences(first: RecordedRun, second: RecordedRun) -> Iterator[RunDiffere
         for mine, theirs in zip(training["steps"], other["steps"], strict=False):
             for key, name in QUANTITIES.items():
                 if not _equal(mine[key], theirs[key]):
-                    yield RunDifference(name, mine["step"], _shown(key, mine, theirs), _largest(mine, theirs))
+                    yield RunDifference(name, mine["step"], _show_values(key, mine, theirs), _largest(mine, theirs))
         if len(training["steps"]) != len(other["steps"]):
             yield RunDifference(
                 "number of steps", len(training["steps"]), (len(training["steps"]), len(other["steps"]))
             )
-        yield from _in_lists("log history", map(untimed, training["log_history"]), map(untimed, other["log_history"]))
-        yield from _in_lists("events", training["events"], other["events"])
+        yield from _compare_lists(
+            "log history", map(drop_times, training["log_history"]), map(drop_times, other["log_history"])
+        )
+        yield from _compare_lists("events", training["events"], other["events"])
         for name, value in training["final_weights"].items():
             if other["final_weights"].get(name) != value:
                 step = len(training["steps"])
                 yield RunDifference("final weights", step, (_hex(value), _hex(other["final_weights"].get(name))), name)
     if len(first.trainings) != len(second.trainings):
         yield RunDifference("number of trainers", 0, (len(first.trainings), len(second.trainings)))
-    yield from _of_files(first.folder / "output", second.folder / "output")
+    yield from _compare_files(first.folder / "output", second.folder / "output")
 
 
 def _equal(one: object, other: object) -> bool:
@@ -171,7 +173,7 @@ def _equal(one: object, other: object) -> bool:
     return bool(one == other)
 
 
-def _shown(key: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[object, object]:
+def _show_values(key: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[object, object]:
     one, other = mine[key], theirs[key]
     if key == "random":
         changed = [name for name in one if one[name] != other.get(name)]
@@ -205,7 +207,7 @@ def _largest(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     return ""
 
 
-def _in_lists(quantity: str, first: Iterable[object], second: Iterable[object]) -> Iterator[RunDifference]:
+def _compare_lists(quantity: str, first: Iterable[object], second: Iterable[object]) -> Iterator[RunDifference]:
     one, other = list(first), list(second)
 
     def step(entry: Any) -> int:
@@ -220,21 +222,21 @@ def _in_lists(quantity: str, first: Iterable[object], second: Iterable[object]) 
         yield RunDifference(quantity, step(more), (f"{len(one)} entries", f"{len(other)}, the next being {more}"))
 
 
-def untimed(value: object) -> Any:
+def drop_times(value: object) -> Any:
     """Return nested values without times and memory."""
     if isinstance(value, Mapping):
-        return {key: untimed(item) for key, item in value.items() if not any(mark in key for mark in _TIMES)}
-    return [untimed(item) for item in value] if isinstance(value, list) else value
+        return {key: drop_times(item) for key, item in value.items() if not any(mark in key for mark in _TIMES)}
+    return [drop_times(item) for item in value] if isinstance(value, list) else value
 
 
-def compared_files(folder: Path) -> dict[str, Path]:
+def list_shared_files(folder: Path) -> dict[str, Path]:
     """Return the files of an output folder that two identical runs share, by relative path."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: path for name, path in files.items() if not any(mark in name for mark in _UNCOMPARED_FILES)}
 
 
-def _of_files(first: Path, second: Path) -> Iterator[RunDifference]:
-    one, other = compared_files(first), compared_files(second)
+def _compare_files(first: Path, second: Path) -> Iterator[RunDifference]:
+    one, other = list_shared_files(first), list_shared_files(second)
     for name in one.keys() ^ other.keys():
         here = ("written", "missing")
         yield RunDifference(f"file {name}", 0, here if name in one else (here[1], here[0]))
@@ -253,7 +255,7 @@ def _content(path: Path) -> Any:
         # The recorded process wrote it.
         return hash_of(load_own(path, map_location="cpu"))
     if path.suffix == ".json":
-        return untimed(json.loads(_bytes(path)))
+        return drop_times(json.loads(_bytes(path)))
     return _bytes(path)
 
 
@@ -267,11 +269,11 @@ def likely_causes(
     if again is not None:
         found = irreproducible(first, again)
         if _concerns_training(found) or difference.quantity in found:
-            return [_of_script(next(iter(found.values())), first, again)]
-    uncalled = _uncalled(first, second)
+            return [_explain_by_script(next(iter(found.values())), first, again)]
+    uncalled = _find_uncalled(first, second)
     causes = [f"{name} is called {count} times under {first.label} and never here" for name, count in uncalled.items()]
     if difference.quantity == "random states":
-        causes += _drawing(first, second)
+        causes += _find_drawing_callbacks(first, second)
     causes += [
         f"an argument without effect: {message}" for message in second.announced if message not in first.announced
     ]
@@ -280,10 +282,10 @@ def likely_causes(
     return causes or ["none that is known: each library gives the same numbers again"]
 
 
-def _of_script(difference: RunDifference, first: RecordedRun, again: RecordedRun) -> str:
+def _explain_by_script(difference: RunDifference, first: RecordedRun, again: RecordedRun) -> str:
     """Return what makes a script irreproducible, from its first difference between two runs of one library."""
     start = f"the script is not reproducible: two runs under {first.label} differ, first in the {difference}"
-    drawing = _drawing(first, again)
+    drawing = _find_drawing_callbacks(first, again)
     if difference.quantity == "initial weights":
         why = "the model is made before the seed is set, or from a seed of its own; call `set_seed` first"
     elif difference.quantity == "batch":
@@ -298,12 +300,12 @@ def _of_script(difference: RunDifference, first: RecordedRun, again: RecordedRun
     return f"{start}; likeliest cause: {why}"
 
 
-def _drawing(*runs: RecordedRun) -> list[str]:
+def _find_drawing_callbacks(*runs: RecordedRun) -> list[str]:
     found = {name: step for run in runs for training in run.trainings for name, step in training["draws"].items()}
     return [f"the callback {name} draws random numbers, first at step {step}" for name, step in found.items()]
 
 
-def _uncalled(first: RecordedRun, second: RecordedRun) -> dict[str, int]:
+def _find_uncalled(first: RecordedRun, second: RecordedRun) -> dict[str, int]:
     found = {}
     for training, other in zip(first.trainings, second.trainings, strict=False):
         found.update(

@@ -134,14 +134,14 @@ def examine_data(name: str, loader: Any, limits: ModelLimits, *, num_rows: int) 
         workers = len(os.sched_getaffinity(0)) if len(dataset) >= _ROWS_FOR_WORKERS else 0
         if workers and torch.cuda.is_initialized():
             workers = 0  # a process that has used the device cannot be copied
-        unbatched: Any = _unchanged
+        unbatched: Any = _keep
         reader = DataLoader(parts, batch_size=None, num_workers=workers, collate_fn=unbatched)
         for part in reader:
             whole.join(part)
     return whole
 
 
-def _unchanged(part: Examined) -> Examined:
+def _keep(part: Examined) -> Examined:
     return part
 
 
@@ -154,7 +154,7 @@ def _examine_stream(whole: Examined, stream: Any, collate: Any, limits: ModelLim
                 _examine_rows(whole, rows, collate, limits, size)
                 rows = []
     except Exception as error:
-        whole.add("raises", f"row {len(whole.lengths) + len(rows)} raises {_in_words(error)}")
+        whole.add("raises", f"row {len(whole.lengths) + len(rows)} raises {_describe(error)}")
     _examine_rows(whole, rows, collate, limits, size)
 
 
@@ -202,10 +202,10 @@ def _read_row(dataset: Any, number: int) -> Any:
     try:
         return dataset[number]
     except Exception as error:
-        return _Unreadable(_in_words(error))
+        return _Unreadable(_describe(error))
 
 
-def _in_words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
@@ -226,7 +226,7 @@ def _examine_rows(
         try:
             collate([dict(row) if isinstance(row, Mapping) else row for _, row in batch])
         except Exception as error:
-            found.add("collator", f"rows {batch[0][0]} to {batch[-1][0]} raise {_in_words(error)}")
+            found.add("collator", f"rows {batch[0][0]} to {batch[-1][0]} raise {_describe(error)}")
 
 
 def length_of(row: Any) -> int:

@@ -265,12 +265,12 @@ class Recorder(Observer):
             for owner in type(trainer).__mro__:
                 if "training_step" in vars(owner) and (owner, "outermost") not in self._wrapped:
                     self._wrapped.add((owner, "outermost"))
-                    owner.training_step = self._recorded_step(owner.training_step)  # type: ignore[attr-defined]
+                    owner.training_step = self._record_step(owner.training_step)  # type: ignore[attr-defined]
             construct(trainer, *args, **kwargs)
 
         trainers.__init__ = constructed
 
-    def _recorded_step(self, method: Callable[..., "torch.Tensor"]) -> Callable[..., "torch.Tensor"]:
+    def _record_step(self, method: Callable[..., "torch.Tensor"]) -> Callable[..., "torch.Tensor"]:
         @wraps(method)
         def recorded(
             trainer: "transformers.Trainer",

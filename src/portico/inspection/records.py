@@ -103,7 +103,7 @@ def redirected(output_dir: str, settings: RecordSettings) -> str:
     return replacing
 
 
-def redirected_folders(folder: Path) -> list[Path]:
+def list_redirected_folders(folder: Path) -> list[Path]:
     """Return the folders in place of output folders, in the order of their first use."""
     notes = sorted((folder / _REDIRECTED).glob("*"), key=lambda note: note.stat().st_mtime_ns)
     return [Path(note.read_text(encoding="utf-8")) for note in notes]
@@ -134,7 +134,7 @@ def _add_process(rank: int, steps: Sequence[dict[str, Any]], others: Sequence[Ma
         step["random"] |= {f"{name} of process {rank}": state for name, state in other["random"].items()}
 
 
-def recording_environment(settings: RecordSettings) -> dict[str, str]:
+def build_recording_environment(settings: RecordSettings) -> dict[str, str]:
     return {**os.environ, VARIABLE: json.dumps(asdict(settings))}
 
 

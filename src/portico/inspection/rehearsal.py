@@ -31,7 +31,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import override
 
 from portico.data.sharding import BatchSamplerShard
-from portico.inspection.causes import explain_fault, lacking_json, lacking_login
+from portico.inspection.causes import explain_fault, explain_missing_login, find_value_without_json
 from portico.inspection.data_check import Examined, ModelLimits, examine_data, kept_random_states, length_of
 from portico.inspection.findings import FAILED, SKIPPED, Fingerprint, Forecast, Rehearsed, Repeated, Stage
 from portico.inspection.memory import PeakMemory, device_memory
@@ -521,7 +521,10 @@ class RehearsedRun(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: object
     ) -> None:
-        if self._rehearsal.settings.is_of_transformers and (sentence := lacking_json(logs or {})) is not None:
+        if (
+            self._rehearsal.settings.is_of_transformers
+            and (sentence := find_value_without_json(logs or {})) is not None
+        ):
             self._rehearsal.record.add_fault(CHECKPOINT, sentence)
 
     @override
@@ -543,7 +546,7 @@ class RehearsedRun(TrainerCallback):
             with self._rehearsal.stage(MODEL_CARD, self._trainer):
                 self._trainer.create_model_card()
             with self._rehearsal.stage(LOGIN, self._trainer):
-                if (sentence := lacking_login(args)) is not None:
+                if (sentence := explain_missing_login(args)) is not None:
                     self._rehearsal.record.add_fault(LOGIN, sentence)
         self._is_over = True
         self._epoch.restore(self._trainer)

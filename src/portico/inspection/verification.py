@@ -22,10 +22,10 @@ from portico.inspection.comparison import (
     Growth,
     RecordedRun,
     RunDifference,
-    compared_files,
     first_difference,
     irreproducible,
     likely_causes,
+    list_shared_files,
     loss_growth,
     reproducible_difference,
 )
@@ -33,9 +33,9 @@ from portico.inspection.records import (
     AT_THE_SAME_TIME,
     SUFFIX,
     RecordSettings,
+    build_recording_environment,
+    list_redirected_folders,
     read_records,
-    recording_environment,
-    redirected_folders,
 )
 from portico.inspection.script import Script
 from portico.report.charts import Series, line_chart
@@ -79,7 +79,7 @@ class _RunningScript:
         """
         self.process.terminate()
         self.process.wait()
-        for number, output in enumerate(redirected_folders(self.folder)):
+        for number, output in enumerate(list_redirected_folders(self.folder)):
             if output.exists():
                 try:
                     shutil.move(output, self.folder / _OUTPUT / str(number))
@@ -122,7 +122,7 @@ class Verification:
     def _remove_leftovers(self) -> None:
         """Remove those of a verification that was killed, which may have run both scripts at the same time."""
         for script in self._started:
-            for output in redirected_folders(script.folder):
+            for output in list_redirected_folders(script.folder):
                 plain = str(output).removesuffix(AT_THE_SAME_TIME)
                 for leftover in (plain, f"{plain}{AT_THE_SAME_TIME}"):
                     with suppress(OSError):
@@ -134,10 +134,10 @@ class Verification:
         again = None
         if second is None or not _is_settled(first, second):
             # One after the other, each with the whole machine, and with what the run before has left in caches.
-            first = self._recorded("transformers", RecordSettings("transformers", ""))
+            first = self._record("transformers", RecordSettings("transformers", ""))
             self._check_runs_alone(first)
             again = None if is_once else self._again(first)
-            second = self._recorded("portico", RecordSettings("portico", ""))
+            second = self._record("portico", RecordSettings("portico", ""))
         self._check_runs_alone(first)
         difference = first_difference(first, second)
         if second.exit_code:
@@ -179,11 +179,11 @@ class Verification:
 
     def _again(self, first: RecordedRun) -> RecordedRun:
         """Run the script under transformers a second time and say what that does not reproduce, by which operators."""
-        again = self._recorded("transformers again", RecordSettings("transformers", ""))
+        again = self._record("transformers again", RecordSettings("transformers", ""))
         self._check_runs_alone(again)
         changing = irreproducible(first, again)
         if next(iter(changing), None) in ("loss", "gradients", "gradient norm", "weights"):
-            named = self._recorded("operators", RecordSettings("transformers", "", finds_operators=True))
+            named = self._record("operators", RecordSettings("transformers", "", finds_operators=True))
             again.operators = named.operators
         if changing:
             self._console.print("Not reproducible at all, in two runs under transformers:")
@@ -218,7 +218,7 @@ class Verification:
         plain = RecordSettings("portico", "", options=shared, arguments=logged)
         divisor = int(value) if name == "devices" else 1
         changed = replace(plain, options={**shared, **options}, batch_divisor=divisor)
-        first, second = self._recorded("portico", plain), self._recorded(against, changed)
+        first, second = self._record("portico", plain), self._record(against, changed)
         self._check_runs_alone(first)
         if second.exit_code:
             self._console.print(f"With {against} the script stops: {second.error}")
@@ -229,7 +229,7 @@ class Verification:
             write_page(report, first, second, sentence, [], _growth_charts(first, second, growth), {})
         return int(growth.beyond is not None or not growth.by_step)
 
-    def _recorded(self, label: str, settings: RecordSettings) -> RecordedRun:
+    def _record(self, label: str, settings: RecordSettings) -> RecordedRun:
         """Run the script once, alone; runs one after the other write to the same paths, which their files may name."""
         return self._start(label, settings).finished()
 
@@ -244,7 +244,7 @@ class Verification:
             process = subprocess.Popen(
                 # Without `-P` a portico.py of the working folder, which somebody may have sent, would be run instead.
                 [sys.executable, "-P", "-m", "portico.inspection.recorder", *words],
-                env=build_child_environment(recording_environment(settings)) | environment,
+                env=build_child_environment(build_recording_environment(settings)) | environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -303,7 +303,7 @@ def _counts(*runs: RecordedRun) -> list[tuple[str, int, int]]:
             "events": len(events),
             "evaluations": events.count("on_evaluate"),
             "checkpoints": events.count("on_save"),
-            "files compared": len(compared_files(run.folder / _OUTPUT)),
+            "files compared": len(list_shared_files(run.folder / _OUTPUT)),
         }
 
     first, second = map(of, runs)

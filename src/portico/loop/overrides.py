@@ -38,7 +38,7 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
     for hook, added in ADDED_ARGUMENTS.items():
         override, current = getattr(subclass, hook), inspect.signature(getattr(trainer_class, hook))
         names = list(current.parameters)
-        missing = _left_out(added, override, names)
+        missing = _find_left_out(added, override, names)
         if missing and not hasattr(override, LEFT_OUT):
             parameters = current.parameters.values()
             bare = inspect.Signature([parameter.replace(annotation=parameter.empty) for parameter in parameters])
@@ -48,11 +48,11 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
                 FutureWarning,
                 stacklevel=3,
             )
-            adapted = _called_without(missing, override, names)
-            setattr(subclass, hook, _with_outputs(adapted) if "return_outputs" in missing else adapted)
+            adapted = _call_without(missing, override, names)
+            setattr(subclass, hook, _add_outputs(adapted) if "return_outputs" in missing else adapted)
 
 
-def _left_out(added: set[str], override: Callable[..., Any], current: list[str]) -> set[str]:
+def _find_left_out(added: set[str], override: Callable[..., Any], current: list[str]) -> set[str]:
     parameters = inspect.signature(override).parameters.values()
     if any(parameter.kind in _CATCH_ALL for parameter in parameters):
         return set()
@@ -62,7 +62,7 @@ def _left_out(added: set[str], override: Callable[..., Any], current: list[str])
     return added - set(names) - renamed
 
 
-def _called_without(missing: set[str], override: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+def _call_without(missing: set[str], override: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
     @functools.wraps(override)
     def adapted(*args: object, **kwargs: object) -> Any:
         kept = [value for name, value in zip(names, args, strict=False) if name not in missing]
@@ -73,7 +73,7 @@ def _called_without(missing: set[str], override: Callable[..., Any], names: list
     return adapted
 
 
-def _with_outputs(compute_loss: Callable[..., Any]) -> Callable[..., Any]:
+def _add_outputs(compute_loss: Callable[..., Any]) -> Callable[..., Any]:
     """Let an override that returns only the loss, as 4.31 takes it in training, return the model's outputs too."""
 
     @functools.wraps(compute_loss)

@@ -285,14 +285,14 @@ def lock_folder(folder: Path, *, shared: bool = False) -> int:
     return descriptor
 
 
-def _own_nothing() -> None:
+def _close_folders() -> None:
     """Close the folders in a forked process, such as a worker of a loader, which may live longer than the owner."""
     while _owning:
         os.close(_owning.pop())
 
 
 _owning: set[int] = set()
-os.register_at_fork(after_in_child=_own_nothing)
+os.register_at_fork(after_in_child=_close_folders)
 
 
 def owner_of(folder: Path) -> str | None:
@@ -425,7 +425,7 @@ def _naming(path: Path) -> Iterator[None]:
         if isinstance(error, StorageFullError):
             raise
         if error.errno in _FULL:
-            reason = f"{os.strerror(error.errno)}: {_missing_room(error.errno, path.parent)}"
+            reason = f"{os.strerror(error.errno)}: {_measure_missing_room(error.errno, path.parent)}"
             raise StorageFullError(error.errno, reason, str(path)) from error
         if error.errno is None or not (error.filename is None or is_inner):
             raise
@@ -461,7 +461,7 @@ def naming_missing_room(path: Path | None, folder: Path, advice: str = "") -> It
         if isinstance(error, StorageFullError):
             reason = error.strerror
         else:
-            reason = f"{os.strerror(number)}: {_missing_room(number, folder)}"
+            reason = f"{os.strerror(number)}: {_measure_missing_room(number, folder)}"
         name = path or (error.filename if isinstance(error, OSError) else None) or folder
         raise StorageFullError(number, f"{reason}{advice}", str(name)) from error
 
@@ -491,31 +491,31 @@ def _naming_room(folder: Path, name: str, unnamed: Path | None, size: int | None
             last = given
         elif unnamed is not None and not (isinstance(error, OSError) and files):
             last = staging / unnamed.name
-        reason = f"{os.strerror(number)}: {_missing_room(number, folder, written, size)}"
+        reason = f"{os.strerror(number)}: {_measure_missing_room(number, folder, written, size)}"
         raise StorageFullError(number, reason, str(folder / last.relative_to(staging))) from error
 
 
-def _missing_room(number: int, folder: Path, written: int = 0, size: int | None = None) -> str:
+def _measure_missing_room(number: int, folder: Path, written: int = 0, size: int | None = None) -> str:
     """Return what is used up, and how much a file needs of which ``written`` bytes could be written."""
     folder = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
     free = shutil.disk_usage(folder).free
     if number == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         if limit != resource.RLIM_INFINITY:
-            return f"{_needed(size, limit)}, and no file may have more than {_in_words(limit)} (`ulimit -f`)"
-        return f"{_needed(size, written)}, and the file system takes no file of that size"
+            return f"{_describe_need(size, limit)}, and no file may have more than {_format_size(limit)} (`ulimit -f`)"
+        return f"{_describe_need(size, written)}, and the file system takes no file of that size"
     if number == errno.EDQUOT:
-        return f"{_needed(size, written)}, and the quota has room for {_in_words(written)}"
+        return f"{_describe_need(size, written)}, and the quota has room for {_format_size(written)}"
     if not _has_inodes(folder):
         return "the file system has no inodes left, so it takes no new file until others are deleted"
-    return f"{_needed(size, written + free)}, and there is room for {_in_words(written + free)}"
+    return f"{_describe_need(size, written + free)}, and there is room for {_format_size(written + free)}"
 
 
-def _needed(size: int | None, least: int) -> str:
-    return f"{_in_words(size)} are needed" if size is not None else f"more than {_in_words(least)} are needed"
+def _describe_need(size: int | None, least: int) -> str:
+    return f"{_format_size(size)} are needed" if size is not None else f"more than {_format_size(least)} are needed"
 
 
-def _in_words(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size:,} bytes" if size < _LITTLE else f"{size / _LITTLE:,.1f} MiB"
 
 
@@ -534,7 +534,7 @@ def _full_disk(error: BaseException, folder: Path) -> int | None:
         if shutil.disk_usage(folder).free < _LITTLE or not _has_inodes(folder):
             return errno.ENOSPC
         has_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
-        return errno.EFBIG if has_limit else _by_trial(folder)
+        return errno.EFBIG if has_limit else _probe_room(folder)
     # safetensors and tokenizers, whose error is a bare `Exception`, quote the system.
     return next((number for number in _FULL if os.strerror(number) in str(error)), None)
 
@@ -544,7 +544,7 @@ def _has_inodes(folder: Path) -> bool:
     return known.f_favail > 0 or known.f_files == 0  # which some file systems do not count
 
 
-def _by_trial(folder: Path) -> int | None:
+def _probe_room(folder: Path) -> int | None:
     """Return the error of writing a few bytes more; a quota shows nowhere else."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:

@@ -16,7 +16,13 @@ from portico.commands import verify
 from portico.errors import InputError
 from portico.inspection import recorder
 from portico.inspection.comparison import RecordedRun
-from portico.inspection.records import RecordSettings, ScriptRecord, TrainingRecord, redirected, redirected_folders
+from portico.inspection.records import (
+    RecordSettings,
+    ScriptRecord,
+    TrainingRecord,
+    list_redirected_folders,
+    redirected,
+)
 from portico.inspection.script import Script
 from portico.inspection.verification import Verification, _RunningScript
 
@@ -46,7 +52,7 @@ def verified(tmp_path, monkeypatch, capsys):
             labels.append(label)
             return RecordedRun(label, tmp_path, 0, "", [training(waiting.pop(0))], operators=["put_"])
 
-        monkeypatch.setattr(Verification, "_recorded", recorded)
+        monkeypatch.setattr(Verification, "_record", recorded)
         # One core: what follows where two runs at the same time are not identical.
         monkeypatch.setattr(Verification, "_side_by_side", lambda self: (None, None))
         ended = Verification(Script("script.py"), tmp_path, None)
@@ -216,7 +222,7 @@ def test_what_cannot_be_removed_is_not_written_to(ordinary_folder):
             InputError, match=r"out.portico-verify cannot be removed \(Permission denied\), and .*; rem"
         ):
             redirected(str(ordinary_folder / "out"), settings)
-        assert redirected_folders(Path(records)) == []
+        assert list_redirected_folders(Path(records)) == []
     ordinary_folder.chmod(0o700)
     assert (ordinary_folder / "out.portico-verify").is_symlink()
 

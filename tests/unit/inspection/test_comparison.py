@@ -8,13 +8,13 @@ import torch
 from portico.inspection.comparison import (
     Growth,
     RecordedRun,
-    compared_files,
+    drop_times,
     first_difference,
     irreproducible,
     likely_causes,
+    list_shared_files,
     loss_growth,
     reproducible_difference,
-    untimed,
 )
 
 
@@ -101,12 +101,12 @@ def test_first_difference(place, value, told, tmp_path):
 
 def test_files_are_compared_without_times(tmp_path):
     first, second = run(tmp_path, "a"), run(tmp_path, "other")
-    assert list(compared_files(first.folder / "output")) == ["all_results.json"]
+    assert list(list_shared_files(first.folder / "output")) == ["all_results.json"]
     (second.folder / "output" / "more.txt").write_text("more")
     assert str(first_difference(first, second)) == "file more.txt: missing and written"
     (first.folder / "output" / "more.txt").write_text("less")
     assert first_difference(first, second).quantity == "file more.txt"
-    assert untimed([{"eval_runtime": 1, "eval_loss": 2}]) == [{"eval_loss": 2}]
+    assert drop_times([{"eval_runtime": 1, "eval_loss": 2}]) == [{"eval_loss": 2}]
 
 
 def test_what_transformers_itself_does_not_reproduce_is_no_difference(tmp_path):
