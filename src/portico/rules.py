@@ -64,7 +64,10 @@ class Rule:
         The range is not checked. A whole number passes for an integer, 0, 1 and words such as "true" for a switch, and
         an object of another class for anything.
         """
-        if value is None or kind_of(value) in self.kinds or value in self.choices:
+        if value is None or kind_of(value) in self.kinds:
+            return True
+        # Arrays of several numbers compare each of them.
+        if any(isinstance(value, type(choice)) and value == choice for choice in self.choices):
             return True
         takes_numbers = int in self.kinds or float in self.kinds
         if isinstance(value, int | float):

@@ -185,9 +185,11 @@ def settings_of(name):
 def is_refused_on_purpose(name, value):
     """Return whether docs/training_arguments.md says that the value is refused, and why."""
     if name == "max_steps" and isinstance(value, float):
-        return value != int(value)  # compared where the trainer is made, and counted where it trains
+        return not value.is_integer()  # compared where the trainer is made, and counted where it trains
     if name == "gradient_accumulation_steps":
-        return not value >= 1  # a window needs a batch
+        # A string, a proxy of a number, or an array of several is not compared; transformers fails on them too.
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            return not value >= 1  # a window needs a batch
     says_no = isinstance(value, str) and value.strip().lower() in ("false", "no", "off", "0")
     return says_no and bool in argument_rules()[name].kinds  # transformers takes such a word for True
 
