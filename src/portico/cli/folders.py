@@ -153,4 +153,5 @@ def removed_if_refused(folder: Path) -> Iterator[None]:
 
 
 def _signs(folder: Path) -> list[Path]:
-    return sorted(path for pattern in SIGNS_OF_A_RUN for path in folder.glob(pattern))
+    # From Python 3.13 on, a pattern without a wildcard also finds a link to nothing.
+    return sorted(path for pattern in SIGNS_OF_A_RUN for path in folder.glob(pattern) if path.exists())
