@@ -2,6 +2,8 @@
 
 import gzip
 import os
+import resource
+from contextlib import contextmanager
 from copy import deepcopy
 
 HUGE = "9" * 5000  # digits, more than Python converts to an int
@@ -154,3 +156,14 @@ def damaged_file(rng, text):
     if kind == 4:
         return text.encode(rng.choice(("utf-16", "utf-8-sig", "utf-32-le", "utf-7")))
     return damaged_bytes(rng, gzip.compress(text.encode(), mtime=0) if kind < 7 else text.encode())
+
+
+@contextmanager
+def largest_file(size):
+    """Let the system refuse larger files, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

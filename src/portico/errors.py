@@ -236,11 +236,10 @@ class Command(Protocol):
 def command(main: Callable[[Sequence[str]], None], *, error_code: int = 1, runs_scripts: bool = False) -> Command:
     """Make a command of a function of arguments, by default the arguments of the command line.
 
-    Input that cannot be used, a file that this user may not read or write, and one for which there is no room are
-    explained on stderr, in one paragraph, before the command exits with ``error_code``. Characters that the terminal
-    does not have are printed as their codes. With ``runs_scripts`` errors about files and characters are left to the
-    user's script. An interrupt is explained too, before the command exits with 130; processes of a run other than the
-    first say nothing.
+    Unusable input, a file without permission and a full disk are explained on stderr, in one paragraph, before the
+    command exits with ``error_code``. Characters that the terminal does not have are printed as their codes. With
+    ``runs_scripts`` errors about files and characters are left to the user's script. An interrupt is explained too,
+    before the command exits with 130; processes of a run other than the first say nothing.
     """
 
     @partial(ends_with_its_reader, error_code=error_code)

@@ -196,4 +196,4 @@ class GradientState:
 
     def _remove_dataloader(self, loader: IteratedLoader) -> None:
         reference = weakref.ref(loader)
-        self._dataloader_references_ref = [kept for kept in self._dataloader_references_ref if kept != reference]
+        self._dataloader_references_ref = [other for other in self._dataloader_references_ref if other != reference]

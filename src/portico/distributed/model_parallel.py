@@ -67,9 +67,8 @@ class Sharding:
         if self.auto_wrap_policy == _BY_SIZE:
             sizes = {module: sum(parameter.numel() for parameter in module.parameters()) for module in inner}
             lists = (nn.ModuleList, nn.ModuleDict)
-            chosen = [
-                kind for kind in inner if sizes[kind] >= max(self.min_num_params, 1) and not isinstance(kind, lists)
-            ]
+            least = max(self.min_num_params, 1)
+            chosen = [module for module in inner if sizes[module] >= least and not isinstance(module, lists)]
         else:
             names = self.transformer_layer_cls_to_wrap or set(getattr(model, "_no_split_modules", None) or ())
             chosen = [module for module in inner if type(module).__name__ in names]

@@ -2,8 +2,8 @@
 
 torch's ``elastic_launch`` does not keep the promises of docs/scale.md (torch 2.13, two forked workers): an error
 arrives as ``ChildFailedError``, not in its own type; a worker that exits with code 0 leaves the others waiting; and
-workers that ignore signals outlive a SIGTERM to their parent by 30 seconds, and a killed parent for as long as they
-like. Under ``ddp`` the user's script is itself the first process, while an agent is none of them.
+workers that ignore signals outlive a SIGTERM to their parent by 30 seconds, and a killed parent until they finish by
+themselves. Under ``ddp`` the user's script is itself the first process, while an agent is none of them.
 """
 
 import json

@@ -75,7 +75,7 @@ class _RunningScript:
         """End the script if it is running; nothing of it stays next to the folders of the user.
 
         Raises:
-            InputError: If there is no room for what the script wrote, which is then removed.
+            InputError: If the disk is too full for the output of the script; the output is then removed.
         """
         self.process.terminate()
         self.process.wait()
@@ -120,7 +120,7 @@ class Verification:
                 last.callback(script.end)
 
     def _remove_leftovers(self) -> None:
-        """Remove those of a verification that was killed, which may have run both scripts at the same time."""
+        """Remove what a killed verification left behind; it may have run both scripts at the same time."""
         for script in self._started:
             for output in list_redirected_folders(script.folder):
                 plain = str(output).removesuffix(AT_THE_SAME_TIME)

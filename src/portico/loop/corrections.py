@@ -111,7 +111,7 @@ class Corrections:
         if num_batches != 1:
             return False
         if self._trainer.is_in_train and (run := self._trainer._core.module.run) is not None:
-            return run.num_shares == 1
+            return run.data_parallel_size == 1
         return self._trainer.accelerator.data_parallel_size == 1
 
     def counting(

@@ -213,7 +213,7 @@ class TrainingRun:
     def __post_init__(self) -> None:
         self.core = self.trainer._core
         self.device = self.trainer.args.device
-        self.num_shares = self.trainer.accelerator.data_parallel_size  # of a batch, in different processes
+        self.data_parallel_size = self.trainer.accelerator.data_parallel_size
         self._keep_model()
         # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
         self.tr_loss = torch.tensor(0.0, device=self.device)

@@ -136,7 +136,7 @@ def save_page(path: Path, page: str) -> None:
     """Write a page that :func:`check_writable` has admitted.
 
     Raises:
-        InputError: If there is no room for it, or its folder has gone in the meantime.
+        InputError: If the disk is full, or the folder was removed during the run.
     """
     try:
         write_text(path, page)

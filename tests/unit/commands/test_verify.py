@@ -1,10 +1,8 @@
 """`portico verify`, with recorded runs in place of processes."""
 
 import os
-import resource
 import sys
 import tempfile
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from damage import largest_file
 from portico.commands import verify
 from portico.errors import InputError
 from portico.inspection import recorder
@@ -142,17 +141,6 @@ def test_several_processes_are_refused(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         verify.main([str(tmp_path / "script.py")])
     assert "was started in 2 processes, and would run the script in each; start it without" in capsys.readouterr().err
-
-
-@contextmanager
-def largest_file(size):
-    """Let the system refuse larger files, as a full disk would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 ENDED = SimpleNamespace(terminate=lambda: None, wait=lambda: 0, returncode=0)

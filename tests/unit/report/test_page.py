@@ -1,11 +1,10 @@
 import re
-import resource
-from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from damage import largest_file
 from portico.errors import InputError
 from portico.report.page import (
     check_writable,
@@ -118,17 +117,6 @@ def test_every_colour_that_is_used_is_given():
     used = set(re.findall(r"var\(--([\w-]+)\)", styles()))
     # Fonts, and sizes that elements set themselves.
     assert used - COLOURS.keys() == {"serif", "sans", "tone", "side", "head", "share", "axes"}
-
-
-@contextmanager
-def largest_file(size):
-    """Let the system refuse larger files, as a full disk would."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_page_for_which_there_is_no_room_is_refused_with_a_sentence(tmp_path):
