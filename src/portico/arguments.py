@@ -563,10 +563,15 @@ def argument_rules(arguments_class: type | None = None) -> dict[str, Rule]:
     return rules | {old: rules[row.new] for old, row in RENAMED.items() if row.new in rules}
 
 
-# Arguments that are read only together with others, so that a wrong value may do no harm.
+# Arguments that are read only together with others or by several processes, so that a wrong value may do no harm.
 _READ_IN_SOME_RUNS = (
+    "ddp_bucket_cap_mb",
+    "ddp_timeout",
+    "deepspeed",
+    "fsdp_config",
     "include_num_input_tokens_seen",
     "liger_kernel_config",
+    "local_rank",
     "optim_args",
     "optim_target_modules",
     "torch_compile_mode",

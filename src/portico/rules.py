@@ -75,7 +75,10 @@ class Rule:
             return (takes_numbers and is_whole) or (bool in self.kinds and value in (0, 1))
         if isinstance(value, str):
             return str in self.kinds or (bool in self.kinds and value.lower() in _TRUE)
-        return not isinstance(value, list | tuple | dict | type) or (isinstance(value, tuple) and list in self.kinds)
+        # The keys of a dict are read as a list of them.
+        return not isinstance(value, list | tuple | dict | type) or (
+            isinstance(value, tuple | dict) and list in self.kinds
+        )
 
     def __str__(self) -> str:
         return self._describe(WORDS, str)

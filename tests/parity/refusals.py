@@ -1078,6 +1078,9 @@ SAYS = (
         peer=ARGS,
         sentence="is only available with FSDP1",
     ),
+    Says(
+        "portico/distributed/accelerator.py", "read_number", peer=ARGS, sentence="timedelta(seconds=self.ddp_timeout)"
+    ),
     Says(STRATEGIES, "_normalize_fsdp", "has the word", peer=ARGS, sentence="Unknown `fsdp` option"),
     Says(STRATEGIES, "_one_of", peer=ARGS, sentence="`auto_wrap_policy` must be one of"),
     Says(

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,7 +28,7 @@ from portico.checkpoint.manifest import (
 )
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
 from portico.compat.transformers import CallbackHandler, ExportableState, HFTrainingArguments, logger, sort_checkpoints
-from portico.distributed.accelerator import Accelerator
+from portico.distributed.accelerator import Accelerator, timeout_of
 from portico.distributed.model_parallel import is_sharded
 from portico.errors import InputError, reason_of
 from portico.trust import disk
@@ -105,7 +104,7 @@ def staged(final: Path, parts: CheckpointParts) -> Iterator[Path]:
             if args.should_save:
                 _complete(staging, final)
 
-        timeout = timedelta(seconds=args.ddp_timeout)
+        timeout = timeout_of(args) if uses_collectives else None
         background.start(final, finish, uses_collectives=uses_collectives, timeout=timeout)
         return
     if args.should_save:

@@ -2,9 +2,11 @@
 
 import functools
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, is_dataclass, replace
+from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast
@@ -33,7 +35,7 @@ from portico.data.sharding import DataLoaderConfig
 from portico.distributed.model_parallel import clip_grad_norm_, full_tensor, is_sharded, without_reduction
 from portico.distributed.processes import all_gather, all_gather_several, connect, disconnect, first_process_first
 from portico.distributed.sequence import UNSHARED, Sharing
-from portico.errors import InputError, InputFileNotFoundError
+from portico.errors import InputError, InputFileNotFoundError, InputTypeError
 from portico.trust.disk import replaced
 from portico.trust.files import save_tensors
 
@@ -66,14 +68,32 @@ def read_settings(argument: str, settings: str | Mapping[str, Any]) -> dict[str,
         return dict(settings)
     try:
         content = json.loads(Path(settings).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        kind = InputFileNotFoundError if isinstance(error, FileNotFoundError) else InputError
+    except (OSError, TypeError, ValueError) as error:
+        kinds = {FileNotFoundError: InputFileNotFoundError, TypeError: InputTypeError}
+        kind = kinds.get(type(error), InputError)
         raise kind(f"`{argument}={settings!r}` cannot be read ({error}); give a dict or a JSON file.") from None
     if not isinstance(content, dict):
         raise InputError(
             f"`{argument}={settings!r}` holds a {type(content).__name__}; write an object of settings by their names."
         )
     return content
+
+
+def read_number(args: HFTrainingArguments, name: str, unit: str) -> float:
+    """Return an argument that is read by several processes only; alone, one may have any value, as in transformers."""
+    value = getattr(args, name)
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"`{name}={value!r}` is no number of {unit}; set it to one.") from error
+    if not math.isfinite(number):
+        raise InputError(f"`{name}={value!r}` is no finite number of {unit}; set it to one.")
+    return number
+
+
+def timeout_of(args: HFTrainingArguments) -> timedelta:
+    """Return how long a process waits for the others in a collective operation."""
+    return timedelta(seconds=read_number(args, "ddp_timeout", "seconds"))
 
 
 def _refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:

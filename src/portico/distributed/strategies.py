@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
@@ -18,7 +17,7 @@ from typing_extensions import override
 
 from portico.compat.lightning import mesh_options, wrap_in_ddp
 from portico.compat.transformers import HFTrainingArguments, logger
-from portico.distributed.accelerator import accelerator_settings, read_settings
+from portico.distributed.accelerator import accelerator_settings, read_number, read_settings, timeout_of
 from portico.distributed.deepspeed import EngineStrategy, engine_strategy
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import count_launched_processes
@@ -131,6 +130,8 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
         if not unused:
             find_unused = not _recomputes_activations(args, model)
     given = {option: getattr(args, field, None) for option, field in _ARGUMENTS.items()}
+    if given["bucket_cap_mb"] is not None:
+        given["bucket_cap_mb"] = read_number(args, "ddp_bucket_cap_mb", "megabytes")
     accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     sizes = _mesh_sizes(args, None)
     return ModelDDPStrategy(
@@ -138,7 +139,7 @@ def ddp_strategy(name: str, args: HFTrainingArguments, model: nn.Module | None =
         sync_each_batch=bool(accumulation.get("sync_each_batch", False)),
         start_method=_START_METHODS[kind],
         process_group_backend=args.ddp_backend,
-        timeout=timedelta(seconds=args.ddp_timeout),
+        timeout=timeout_of(args),
         find_unused_parameters=find_unused,
         explains_search=find_unused and not unused and args.ddp_find_unused_parameters is None,
         **{option: value for option, value in given.items() if value is not None},
@@ -321,7 +322,8 @@ def resolve_sharding(args: HFTrainingArguments, model: nn.Module | None = None) 
     strategy = getattr(args, "strategy", None)
     by_name = strategy == "fsdp"
     names = [name for name in ("fsdp", "deepspeed") if getattr(args, name)]
-    if args.fsdp_config and not (by_name or "fsdp" in names):
+    is_configured = isinstance(args.fsdp_config, Mapping | str) and bool(args.fsdp_config)
+    if is_configured and not (by_name or "fsdp" in names):
         _announce("`fsdp_config` has no effect without `fsdp`; set `fsdp=True`, or leave it out.")
     if names and strategy is not None and not (by_name and names == ["fsdp"]):
         names.append("strategy")
@@ -332,7 +334,7 @@ def resolve_sharding(args: HFTrainingArguments, model: nn.Module | None = None) 
         named = " and ".join(f"`{name}`" for name in names)
         raise InputError(f"{both}{named} each choose a strategy; set one of them.")
     if names == ["deepspeed"]:
-        process_group = {"process_group_backend": args.ddp_backend, "timeout": timedelta(seconds=args.ddp_timeout)}
+        process_group = {"process_group_backend": args.ddp_backend, "timeout": timeout_of(args)}
         return engine_strategy(args, **process_group)
     sizes = _mesh_sizes(args, model)
     is_sharded = args.parallelism_config is not None and sizes is not None and max(sizes.shards or 1, sizes.tensor) > 1
@@ -389,7 +391,7 @@ def _fsdp_strategy(
         sharding,
         is_alone_refused=is_alone_refused,
         sync_each_batch=bool(accumulation.get("sync_each_batch", False)),
-        **{"process_group_backend": args.ddp_backend, "timeout": timedelta(seconds=args.ddp_timeout), **options},
+        **{"process_group_backend": args.ddp_backend, "timeout": timeout_of(args), **options},
     )
 
 

@@ -556,7 +556,9 @@ def warn_about_ignored_arguments(args: TrainingArguments) -> None:
     """Warn about each training argument that was set and has no effect."""
     for field in dataclasses.fields(args):
         value = getattr(args, field.name)
-        if field.name in WITHOUT_EFFECT and value != field.default:
+        # Arrays of several numbers compare each of them.
+        is_default = isinstance(value, type(field.default)) and value == field.default
+        if field.name in WITHOUT_EFFECT and not is_default:
             logger.warning("`%s=%r` has no effect: %s.", field.name, value, WITHOUT_EFFECT[field.name])
     if "tpu_metrics_debug" in args.debug:
         logger.warning("`debug='tpu_metrics_debug'` has no effect: it is for TPUs, and the run is on none.")

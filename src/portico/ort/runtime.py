@@ -123,10 +123,9 @@ def _options(settings: SessionSettings) -> "SessionOptions":
     options.inter_op_num_threads = 1
     options.log_severity_level = settings.log_level
     options.enable_profiling = settings.profile
-    # ONNX Runtime appends the time: sessions that are loaded within a millisecond would share a file.
-    options.profile_file_prefix = str(
-        Path(tempfile.gettempdir()) / f"portico_onnxruntime_{os.getpid()}_{next(_profile_numbers)}"
-    )
+    if settings.profile:
+        # ONNX Runtime appends the time: sessions that are loaded within a millisecond would share a file.
+        options.profile_file_prefix = f"{_make_profile_folder(os.getpid()).name}/{next(_profile_numbers)}"
     # A memory pattern would allocate one block for all intermediate results, in addition to what the arena holds.
     options.enable_mem_pattern = False
     share_memory()
@@ -139,6 +138,12 @@ def _options(settings: SessionSettings) -> "SessionOptions":
     for name, value in (*entries.items(), *settings.entries.items()):
         options.add_session_config_entry(name, value)
     return options
+
+
+@cache
+def _make_profile_folder(process: int) -> "tempfile.TemporaryDirectory[str]":
+    """Make a folder, which is removed when ``process`` ends: ONNX Runtime follows links in a folder of others."""
+    return tempfile.TemporaryDirectory(prefix="portico-onnxruntime-")
 
 
 class SessionCache:

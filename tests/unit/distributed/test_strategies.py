@@ -70,6 +70,27 @@ def test_ddp_arguments_reach_strategy(tmp_path):
     assert strategy._timeout == timedelta(seconds=60)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("ddp_timeout", "long", "`ddp_timeout='long'` is no number of seconds"),
+        ("ddp_timeout", [60], r"`ddp_timeout=\[60\]` is no number of seconds"),
+        ("ddp_timeout", float("inf"), "`ddp_timeout=inf` is no finite number of seconds"),
+        ("ddp_bucket_cap_mb", "large", "`ddp_bucket_cap_mb='large'` is no number of megabytes"),
+    ],
+)
+def test_numbers_that_only_several_processes_read(name, value, reason, tmp_path):
+    alone = toy_arguments(tmp_path, **{name: value})
+    assert isinstance(resolve_strategy(alone), SingleDeviceStrategy)
+    with pytest.raises(InputError, match=reason):
+        resolve_strategy_of(alone)
+
+
+def test_numbers_of_several_processes_may_be_text(tmp_path):
+    strategy = resolve_strategy_of(toy_arguments(tmp_path, ddp_timeout="60", ddp_bucket_cap_mb="0.5"))
+    assert (strategy._timeout, options(strategy)["bucket_cap_mb"]) == (timedelta(seconds=60), 0.5)
+
+
 def resolve_strategy_of(args, **changes):
     args.devices = 2
     for name, value in changes.items():

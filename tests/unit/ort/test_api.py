@@ -3,6 +3,7 @@
 import copy
 import importlib
 import json
+import os
 import pickle
 
 import onnx
@@ -13,7 +14,7 @@ from torch import nn
 import portico.ort
 from portico import InputError
 from portico.errors import InputTypeError
-from portico.ort import api
+from portico.ort import api, runtime
 from portico.ort.api import get_compiled_call, restore, running_in_torch
 from portico.ort.torch_compat import dynamo_errors
 from releases import since_torch
@@ -237,6 +238,21 @@ def test_a_profile_says_where_the_time_goes(tmp_path):
     net(torch.randn(3, 4))
     assert report.as_dict()["operator_seconds"] == seconds, "a profile that was read has ended"
     assert "% in ReduceSum" in str(report)
+
+
+def test_a_profile_is_written_where_nobody_else_can_lay_a_link(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    runtime._make_profile_folder.cache_clear()
+    net = portico.ort.compile(make_net(), settings=portico.ort.SessionSettings(profile=True))
+    net(torch.randn(3, 4))
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert any(folder.iterdir()), "the profile is being written"
+    assert get_compiled_call(net).report.operator_seconds
+    assert list(folder.iterdir()) == []
+    runtime._make_profile_folder(os.getpid()).cleanup()
+    assert list(tmp_path.iterdir()) == [], "the folder that is removed when the process ends"
+    runtime._make_profile_folder.cache_clear()
 
 
 def test_what_nobody_reads_is_not_computed(tmp_path):
