@@ -29,7 +29,7 @@ from transformers import (
 from parity.peers import untimed
 from portico.cli import compose
 from portico.cli.composition import experiment_of
-from portico.tasks import corpus
+from portico.experiments import toy_records
 from portico.tasks.images import random_part
 from portico.tasks.models import SmallBert, SmallGPT2, SmallT5
 
@@ -65,8 +65,7 @@ def given(tmp_path):
         texts = [text for record in parts[0] for text in texts_of(record)]
         tokenizer = family().new_processor(texts, fields, lowercase=False)
         tokenizer.model_max_length = 64
-        special = {name: getattr(tokenizer, token) for name, token in family.special_tokens.items()}
-        config = family.config_class(**{**fields, "vocab_size": len(tokenizer), **special})
+        config = family.small.configure(tokenizer, TINY[family])
         set_seed(1)
         transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "model")
         tokenizer.save_pretrained(tmp_path / "model")
@@ -128,7 +127,7 @@ def accuracy(prediction):
 
 @pytest.mark.parametrize("pads", [True, False])
 def test_text_classification(pads, given, tmp_path):
-    data, tokenizer = given(corpus.review, SmallBert, lambda record: [record["sentence"]])
+    data, tokenizer = given(toy_records.review, SmallBert, lambda record: [record["sentence"]])
     labels = sorted(set(data["train"]["label"]))
 
     def prepared(examples):
@@ -152,7 +151,7 @@ def test_text_classification(pads, given, tmp_path):
 
 def test_pairs_with_a_number_to_predict(given, tmp_path):
     def pair(draw):
-        first, second = corpus.review(draw), corpus.review(draw)
+        first, second = toy_records.review(draw), toy_records.review(draw)
         similarity = draw.randint(0, 10) / 2
         return {"sentence1": first["sentence"], "sentence2": second["sentence"], "label": similarity}
 
@@ -192,7 +191,7 @@ def entities(tags):
 
 
 def test_token_classification(given, tmp_path):
-    data, tokenizer = given(corpus.report, SmallBert, lambda record: record["tokens"])
+    data, tokenizer = given(toy_records.report, SmallBert, lambda record: record["tokens"])
     labels = sorted(set(chain(*data["train"]["ner_tags"])))
 
     def prepared(examples):
@@ -235,7 +234,7 @@ def test_token_classification(given, tmp_path):
 
 
 def test_multiple_choice(given, tmp_path):
-    data, tokenizer = given(corpus.story, SmallBert, lambda record: [record["sent1"], record["ending0"]])
+    data, tokenizer = given(toy_records.story, SmallBert, lambda record: [record["sent1"], record["ending0"]])
     names = [f"ending{number}" for number in range(4)]
 
     def prepared(examples):
@@ -277,7 +276,9 @@ def best_tokens(logits, labels):
 
 def test_causal_lm(given, tmp_path):
     # More than the thousand texts that the script joins at a time.
-    data, tokenizer = given(corpus.line, SmallGPT2, lambda record: [record["text"]], num_train=1100, num_validation=30)
+    data, tokenizer = given(
+        toy_records.line, SmallGPT2, lambda record: [record["text"]], num_train=1100, num_validation=30
+    )
     columns = data["train"].column_names
     blocks = grouped(data.map(lambda some: tokenizer(some["text"]), batched=True, remove_columns=columns), 32)
     blocks = blocks.map(lambda some: {"labels": some["input_ids"]}, batched=True)
@@ -303,7 +304,7 @@ def test_causal_lm(given, tmp_path):
 
 @pytest.mark.parametrize("by_line", [True, False])
 def test_masked_lm(by_line, given, tmp_path):
-    data, tokenizer = given(corpus.line, SmallBert, lambda record: [record["text"]], num_train=60)
+    data, tokenizer = given(toy_records.line, SmallBert, lambda record: [record["text"]], num_train=60)
 
     def prepared(examples):
         cut = {"truncation": True, "max_length": 16} if by_line else {}
@@ -352,7 +353,7 @@ GENERATION = {"predict_with_generate": True, "generation_max_length": 12}
 def test_summarization(given, tmp_path):
     from rouge_score import rouge_scorer, scoring
 
-    data, tokenizer = given(corpus.article, SmallT5, lambda record: record.values())
+    data, tokenizer = given(toy_records.article, SmallT5, lambda record: record.values())
 
     def prepared(examples):
         sources = [f"summarize: {text}" for text in examples["document"]]
@@ -381,7 +382,7 @@ def test_summarization(given, tmp_path):
 
 
 def test_translation(given, tmp_path):
-    data, tokenizer = given(corpus.translation, SmallT5, lambda record: record["translation"].values())
+    data, tokenizer = given(toy_records.translation, SmallT5, lambda record: record["translation"].values())
 
     def prepared(examples):
         result = tokenizer([pair["en"] for pair in examples["translation"]], max_length=1024, truncation=True)
@@ -406,7 +407,7 @@ def test_image_classification(tmp_path):
     draw = Random(5)
     for part, number in (("train", 23), ("validation", 11)):
         for index in range(number):
-            record = corpus.picture(draw)
+            record = toy_records.picture(draw)
             (tmp_path / part / record["label"]).mkdir(parents=True, exist_ok=True)
             record["image"].save(tmp_path / part / record["label"] / f"{index:02d}.png")
     names = sorted(path.name for path in (tmp_path / "train").iterdir())

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BertTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import BertTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from portico.errors import InputError
 from portico.experiments.settings import NO_DEFAULT
@@ -71,16 +73,42 @@ _OF_THE_DATA = (
 )
 
 
-def fields_of(
-    config_class: type[PreTrainedConfig], small: Mapping[str, Any], open_fields: Iterable[str] = ()
-) -> dict[str, Any]:
-    """Return the fields of a new small model in alphabetical order: the values in ``small``, else the class defaults.
+GENERATOR_TOKENS = {
+    "pad_token_id": "pad_token_id",
+    "eos_token_id": "eos_token_id",
+    "decoder_start_token_id": "pad_token_id",
+}
+"""The :attr:`SmallModel.special_tokens` of an encoder-decoder."""
 
-    Fields that depend on the data, and the ``open_fields``, are ``NO_DEFAULT``.
-    """
-    fields = {**config_class().to_dict(), **small}
-    fields |= {name: NO_DEFAULT for name in (*_OF_THE_DATA, *open_fields) if name in fields}
-    return {name: fields[name] for name in sorted(fields) if not name.startswith("_")}
+
+@dataclass(frozen=True)
+class SmallModel:
+    """An architecture of which small models are trained from scratch."""
+
+    kind: str
+    """What errors call it."""
+    config_class: type[PreTrainedConfig]
+    fields: Mapping[str, Any]
+    """Fields of the configuration that differ from the defaults of ``config_class``."""
+    special_tokens: Mapping[str, str] = field(default_factory=partial(dict, pad_token_id="pad_token_id"))
+    """Fields that hold the id of a special token, each with the tokenizer's name of the token."""
+
+    def settings(self, open_fields: Iterable[str] = ()) -> dict[str, Any]:
+        """Return the fields of a new model in alphabetical order, with the values that they have by default.
+
+        Fields that depend on the data, and the ``open_fields``, are ``NO_DEFAULT``.
+        """
+        fields = {**self.config_class().to_dict(), **self.fields}
+        fields |= {name: NO_DEFAULT for name in (*_OF_THE_DATA, *open_fields) if name in fields}
+        return {name: fields[name] for name in sorted(fields) if not name.startswith("_")}
+
+    def configure(self, processor: object, overrides: Mapping[str, Any]) -> Any:
+        """Return the configuration of a model with these fields, and with the vocabulary of its tokenizer, if any."""
+        ids = {}
+        if isinstance(processor, PreTrainedTokenizerBase):
+            ids = {name: getattr(processor, token) for name, token in self.special_tokens.items()}
+            ids["vocab_size"] = len(processor)
+        return self.config_class(**{**ids, **self.fields, **overrides})
 
 
 @contextmanager
@@ -96,11 +124,11 @@ def explained_fields(kind: str, fields: Mapping[str, Any]) -> Iterator[None]:
         ) from error
 
 
-def check_unshaped(config: Mapping[str, Any], name_or_path: str, what: str) -> None:
+def check_unshaped(config: Mapping[str, Any], name_or_path: str, kind: str) -> None:
     """Raise an ``InputError`` for fields that would shape a new model if a pretrained one is loaded."""
     shaping = [f"`model.{name}={value}`" for name, value in config.items() if value is not None]
     if shaping:
         raise InputError(
-            f"{', '.join(shaping)} would shape a new {what}, but `model.name_or_path={name_or_path}` loads a model as "
-            "it is; set one or the other, and null for the rest."
+            f"{', '.join(shaping)} would shape a new small {kind}, but `model.name_or_path={name_or_path}` loads a "
+            "model as it is; set one or the other, and null for the rest."
         )

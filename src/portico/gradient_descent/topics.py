@@ -9,28 +9,14 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
+from portico.experiments import toy_records
 from portico.experiments.settings import setting
 
-_WORDS = {
-    "music": "concert violin singer chorus melody piano rhythm album orchestra tune band guitar",
-    "sport": "match goal coach runner stadium team score referee race champion league trophy",
-    "travel": "airport hotel journey suitcase ticket island coast passport train luggage guide harbour",
-    "cooking": "recipe oven butter flour kitchen pepper soup dough onion sauce spoon garlic",
-}
-TOPICS = tuple(_WORDS)
-_FILLERS = "the a of in was with and then we they saw after before again very old new small our some"
-VOCABULARY = (*(word for words in _WORDS.values() for word in words.split()), *_FILLERS.split())
+TOPICS = tuple(toy_records.TOPICS)
+VOCABULARY = (*(word for words in toy_records.TOPICS.values() for word in words), *toy_records.FILLERS)
 VOCAB_SIZE = len(VOCABULARY) + 1  # 0 is padding
 # Training and validation sentences are drawn from different seeds.
 _VALIDATION_SEED_OFFSET = 1
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence and its topic, an index into ``TOPICS``."""
-
-    words: tuple[str, ...]
-    topic: int
 
 
 @dataclass(kw_only=True)
@@ -101,26 +87,18 @@ class BagOfWordsClassifier(nn.Module):
         return metrics
 
 
-def make_sentences(count: int, seed: int) -> list[Sentence]:
-    """Return ``count`` sentences: two words of the topic, up to two words of any, and fillers between."""
+def make_sentences(count: int, seed: int) -> list[toy_records.Record]:
+    """Return ``count`` sentences, each with its ``words`` and its ``topic``."""
     draw = random.Random(seed)
-    return [_make_sentence(draw) for _ in range(count)]
-
-
-def _make_sentence(draw: random.Random) -> Sentence:
-    topic = draw.randrange(len(TOPICS))
-    words = draw.sample(_WORDS[TOPICS[topic]].split(), 2) + draw.choices(_FILLERS.split(), k=draw.randint(4, 9))
-    words += [draw.choice(_WORDS[draw.choice(TOPICS)].split()) for _ in range(draw.randint(0, 2))]
-    draw.shuffle(words)
-    return Sentence(tuple(words), topic)
+    return [toy_records.topic_remark(draw) for _ in range(count)]
 
 
 _NUMBERS = {word: number for number, word in enumerate(VOCABULARY, start=1)}
 
 
-def _collate(sentences: list[Sentence]) -> dict[str, torch.Tensor]:
-    rows = [torch.tensor([_NUMBERS[word] for word in sentence.words]) for sentence in sentences]
+def _collate(sentences: list[toy_records.Record]) -> dict[str, torch.Tensor]:
+    rows = [torch.tensor([_NUMBERS[word] for word in sentence["words"]]) for sentence in sentences]
     return {
         "tokens": pad_sequence(rows, batch_first=True),
-        "label": torch.tensor([sentence.topic for sentence in sentences]),
+        "label": torch.tensor([TOPICS.index(sentence["topic"]) for sentence in sentences]),
     }

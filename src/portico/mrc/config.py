@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast, T5Config
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerFast
 
 from portico.data.sources import MAX_GZIP_RATIO, paths_of
 from portico.errors import InputError, naming
-from portico.experiments.from_scratch import check_unshaped, fields_of
+from portico.experiments.from_scratch import check_unshaped
 from portico.experiments.settings import collect_further_keys, further_keys, schema_of, setting
 from portico.loop.model_setup import set_attention
 from portico.mrc.collators import FiDDataCollator, head_collator
@@ -236,9 +236,7 @@ class EncoderModel:
     """Weight of the loss against the teacher."""
     attn_implementation: str | None = None
     """How attention is computed, by transformers' names, such as eager or sdpa; null: the model's own choice."""
-    config: Mapping[str, Any] = further_keys(
-        partial(fields_of, BertConfig, SMALL_BERT, open_fields=["max_position_embeddings"])
-    )
+    config: Mapping[str, Any] = further_keys(partial(SMALL_BERT.settings, open_fields=["max_position_embeddings"]))
     """Field of BertConfig, of a new small BERT."""
 
     def load(self, texts: Iterable[str], preprocess: "WindowPreprocessing") -> tuple[Any, Any]:
@@ -249,7 +247,7 @@ class EncoderModel:
         """
         length = preprocess.max_seq_length
         if self.name_or_path is not None:
-            check_unshaped(self.config, self.name_or_path, "small BERT")
+            check_unshaped(self.config, self.name_or_path, SMALL_BERT.kind)
             reader = load_reader(self.name_or_path, self.head)
         else:
             head = self.head or PLAIN_HEAD
@@ -269,14 +267,14 @@ class EncoderDecoderModel:
     """A local folder or a hub name: start from that model and its tokenizer, instead of a new small T5."""
     attn_implementation: str | None = None
     """How attention is computed, by transformers' names, such as eager or sdpa; null: the model's own choice."""
-    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, SMALL_T5))
+    config: Mapping[str, Any] = further_keys(SMALL_T5.settings)
     """Field of T5Config, of a new small T5."""
 
     def load(self, texts: Iterable[str], preprocess: "GenerativePreprocessing") -> tuple[Any, Any]:
         """Return model and tokenizer as :meth:`EncoderModel.load` does; ``preprocess`` has ``num_passages``."""
         reads_passages = preprocess.num_passages is not None
         if self.name_or_path is not None:
-            check_unshaped(self.config, self.name_or_path, "small T5")
+            check_unshaped(self.config, self.name_or_path, SMALL_T5.kind)
             made = load_generator(self.name_or_path, fusion_in_decoder=reads_passages)
         else:
             size = preprocess.vocab_size

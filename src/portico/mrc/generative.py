@@ -17,7 +17,7 @@ from transformers import (
 from portico.compat.annotations import Examples as Features
 from portico.compat.annotations import Loader, Nested
 from portico.compat.transformers import EvalLoopOutput
-from portico.experiments.from_scratch import explained_fields, train_generator_tokenizer
+from portico.experiments.from_scratch import GENERATOR_TOKENS, SmallModel, explained_fields, train_generator_tokenizer
 from portico.hub import loading_model
 from portico.loop.evaluation import EvaluationSession
 from portico.mrc.arrays import Int64s
@@ -28,15 +28,20 @@ from portico.mrc.trainer import AnswerCore, AnswerSession, MRCTrainer
 from portico.seq2seq import Seq2SeqCore, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from portico.trust.names import data_only
 
-SMALL_T5 = {
-    "d_model": 128,
-    "d_kv": 32,
-    "d_ff": 256,
-    "num_layers": 3,
-    "num_heads": 4,
-    # Every name occurs only a few times, so there is little to overfit and dropout only slows learning down.
-    "dropout_rate": 0.0,
-}
+SMALL_T5 = SmallModel(
+    "T5",
+    T5Config,
+    {
+        "d_model": 128,
+        "d_kv": 32,
+        "d_ff": 256,
+        "num_layers": 3,
+        "num_heads": 4,
+        # Every name occurs only a few times, so there is little to overfit and dropout only slows learning down.
+        "dropout_rate": 0.0,
+    },
+    special_tokens=GENERATOR_TOKENS,
+)
 _PROMPT_WORDS = "question: context: passage:"
 
 
@@ -112,14 +117,8 @@ def new_generator(
     ``model`` has the fields of ``T5Config`` that differ from ``SMALL_T5``.
     """
     tokenizer = train_generator_tokenizer([*texts, _PROMPT_WORDS], vocab_size=vocab_size)
-    special = {
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "decoder_start_token_id": tokenizer.pad_token_id,
-    }
-    with explained_fields("T5", model):
-        config = T5Config(**{**special, **SMALL_T5, **model})
+    with explained_fields(SMALL_T5.kind, model):
+        config = SMALL_T5.configure(tokenizer, model)
         return ModelAndTokenizer(_seq2seq_class(fusion_in_decoder).from_config(config), tokenizer)
 
 

@@ -23,8 +23,8 @@ from transformers import (
 from portico.arguments import TrainingArguments
 from portico.compat.annotations import DataCollator
 from portico.errors import InputError
+from portico.experiments import toy_records
 from portico.experiments.settings import setting
-from portico.tasks import corpus
 from portico.tasks.task import (
     IGNORED,
     LONGEST,
@@ -82,7 +82,7 @@ class TextClassification(Task[Tokenizer]):
 
     model_class: ClassVar[Any] = AutoModelForSequenceClassification
     predictions_file: ClassVar[str] = "predict_results.txt"
-    made = staticmethod(corpus.review)
+    made = staticmethod(toy_records.review)
 
     text_columns: list[str] | None = None
     """Keys of one or two texts; null: sentence1 and sentence2, or else the first two other than label and idx."""
@@ -186,7 +186,7 @@ class TokenClassification(Task[Tokenizer]):
     model_class: ClassVar[Any] = AutoModelForTokenClassification
     lowercase: ClassVar[bool] = False  # names begin with a capital
     score_names: ClassVar[Sequence[str]] = ("precision", "recall", "f1", "accuracy")
-    made = staticmethod(corpus.report)
+    made = staticmethod(toy_records.report)
 
     text_column: str = "tokens"
     """Key of the list of words."""
@@ -321,7 +321,7 @@ class MultipleChoice(Task[Tokenizer]):
 
     model_class: ClassVar[Any] = AutoModelForMultipleChoice
     score_names: ClassVar[Sequence[str]] = ("accuracy",)
-    made = staticmethod(corpus.story)
+    made = staticmethod(toy_records.story)
 
     context_column: str = "sent1"
     """Key of the first sentence."""

@@ -14,8 +14,8 @@ from transformers import AutoModelForImageClassification, EvalPrediction, PreTra
 from portico.arguments import TrainingArguments
 from portico.compat.annotations import DataCollator
 from portico.errors import InputError, MissingPackageError
+from portico.experiments import toy_records
 from portico.experiments.settings import setting
-from portico.tasks import corpus
 from portico.tasks.task import Predictions, Record, Task, accuracy, best_class, label_array, value_of
 from portico.trust.disk import refuse_irregular
 from portico.trust.names import data_only, refuse_outside
@@ -66,7 +66,7 @@ class ImageClassification(Task[ImageProcessor]):
     model_class: ClassVar[Any] = AutoModelForImageClassification
     score_names: ClassVar[Sequence[str]] = ("accuracy",)
     predictions_file: ClassVar[str] = "predict_results.txt"
-    made = staticmethod(corpus.picture)
+    made = staticmethod(toy_records.picture)
     read = staticmethod(pictures_below)
 
     image_column: str = "image"

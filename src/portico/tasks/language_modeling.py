@@ -20,8 +20,8 @@ from transformers import (
 from portico.arguments import TrainingArguments
 from portico.compat.annotations import DataCollator
 from portico.errors import InputError
+from portico.experiments import toy_records
 from portico.experiments.settings import setting
-from portico.tasks import corpus
 from portico.tasks.task import (
     IGNORED,
     LONGEST,
@@ -47,7 +47,7 @@ _TEXTS_AT_A_TIME = 1000
 class LanguageModeling(Task[Tokenizer]):
     """Base class of both kinds of language models."""
 
-    made = staticmethod(corpus.line)
+    made = staticmethod(toy_records.line)
     size_key: ClassVar[str]
     """The setting of the number of tokens in a block."""
 

@@ -4,7 +4,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Generic
 
 from transformers import (
@@ -13,15 +12,15 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     GPT2Config,
-    PreTrainedConfig,
     T5Config,
     ViTConfig,
 )
 
 from portico.experiments.from_scratch import (
+    GENERATOR_TOKENS,
+    SmallModel,
     check_unshaped,
     explained_fields,
-    fields_of,
     train_generator_tokenizer,
     train_wordpiece_tokenizer,
 )
@@ -44,12 +43,7 @@ class TaskModel(ABC, Generic[ProcessorT]):
     The type argument says whether the small model has a tokenizer or an image processor.
     """
 
-    kind: ClassVar[str]
-    config_class: ClassVar[type[PreTrainedConfig]]
-    small: ClassVar[Mapping[str, Any]]
-    """Fields of the configuration of the small model that differ from the defaults of ``config_class``."""
-    special_tokens: ClassVar[Mapping[str, str]] = {"pad_token_id": "pad_token_id"}
-    """Fields of the configuration that hold the id of a special token, each with the tokenizer's name of the token."""
+    small: ClassVar[SmallModel]
 
     name_or_path: str | None = None
     """A local folder or a hub name: start from that model and its tokenizer or image processor."""
@@ -73,7 +67,7 @@ class TaskModel(ABC, Generic[ProcessorT]):
             InputError: If the model cannot be loaded, or no model can be made with these fields.
         """
         if self.name_or_path is not None:
-            check_unshaped(self.config, self.name_or_path, self.kind)
+            check_unshaped(self.config, self.name_or_path, self.small.kind)
             model, processor = self._load_pretrained(task, labels)
         else:
             model, processor = self._new(task, texts, labels)
@@ -81,14 +75,12 @@ class TaskModel(ABC, Generic[ProcessorT]):
         return model, processor
 
     def _new(self, task: Task[Any], texts: Iterable[str], labels: Sequence[Any]) -> tuple[Any, Any]:
-        fields = {**self.small, **self.config}
-        with explained_fields(self.kind, self.config):
-            sized = {"vocab_size": _VOCAB_SIZE, **fields}
-            processor: Any = self.new_processor(texts, sized, lowercase=task.lowercase)
-            if isinstance(processor, Tokenizer):
-                ids = {name: getattr(processor, token) for name, token in self.special_tokens.items()}
-                fields |= {"vocab_size": len(processor), **ids}
-            config: Any = self.config_class(**fields, **_label_fields(labels))
+        # Of the tokenizer that is trained; the model has as many as there are.
+        fields = {"vocab_size": _VOCAB_SIZE, **self.small.fields, **self.config}
+        given = {name: value for name, value in self.config.items() if name != "vocab_size"}
+        with explained_fields(self.small.kind, self.config):
+            processor: Any = self.new_processor(texts, fields, lowercase=task.lowercase)
+            config = self.small.configure(processor, given | _label_fields(labels))
             if hasattr(config, "max_position_embeddings"):
                 processor.model_max_length = config.max_position_embeddings
             return task.model_class.from_config(config), processor
@@ -101,7 +93,7 @@ class TaskModel(ABC, Generic[ProcessorT]):
             name,
             f"a model for {what}",
             "set it to a folder written by `save_pretrained`, such as the folder of a run, to a hub name, or to null "
-            f"for a {self.kind} trained from scratch.",
+            f"for a small {self.small.kind} trained from scratch.",
         ):
             config = AutoConfig.from_pretrained(name)
             if labels and set(map(str, labels)) != set(config.label2id):
@@ -134,16 +126,18 @@ def _label_fields(labels: Sequence[Any]) -> dict[str, Any]:
 class SmallBert(TaskModel[Tokenizer]):
     """A small BERT."""
 
-    kind: ClassVar[str] = "small BERT"
-    config_class = BertConfig
-    small: ClassVar[Mapping[str, Any]] = {
-        "hidden_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 256,
-        "max_position_embeddings": 512,
-    }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, BertConfig, small))
+    small = SmallModel(
+        "BERT",
+        BertConfig,
+        {
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 256,
+            "max_position_embeddings": 512,
+        },
+    )
+    config: Mapping[str, Any] = further_keys(small.settings)
     """Field of BertConfig, of a new small BERT."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Tokenizer:
@@ -155,15 +149,17 @@ class SmallBert(TaskModel[Tokenizer]):
 class SmallGPT2(TaskModel[Tokenizer]):
     """A small GPT-2."""
 
-    kind: ClassVar[str] = "small GPT-2"
-    config_class = GPT2Config
-    small: ClassVar[Mapping[str, Any]] = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}
-    special_tokens: ClassVar[Mapping[str, str]] = {
-        **TaskModel.special_tokens,
-        "bos_token_id": "eos_token_id",
-        "eos_token_id": "eos_token_id",
-    }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, GPT2Config, small))
+    small = SmallModel(
+        "GPT-2",
+        GPT2Config,
+        {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512},
+        special_tokens={
+            "pad_token_id": "pad_token_id",
+            "bos_token_id": "eos_token_id",
+            "eos_token_id": "eos_token_id",
+        },
+    )
+    config: Mapping[str, Any] = further_keys(small.settings)
     """Field of GPT2Config, of a new small GPT-2."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Tokenizer:
@@ -175,22 +171,20 @@ class SmallGPT2(TaskModel[Tokenizer]):
 class SmallT5(TaskModel[Tokenizer]):
     """A small T5."""
 
-    kind: ClassVar[str] = "small T5"
-    config_class = T5Config
-    small: ClassVar[Mapping[str, Any]] = {
-        "d_model": 128,
-        "d_kv": 32,
-        "d_ff": 256,
-        "num_layers": 2,
-        "num_heads": 4,
-        "dropout_rate": 0.0,
-    }
-    special_tokens: ClassVar[Mapping[str, str]] = {
-        **TaskModel.special_tokens,
-        "eos_token_id": "eos_token_id",
-        "decoder_start_token_id": "pad_token_id",
-    }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, T5Config, small))
+    small = SmallModel(
+        "T5",
+        T5Config,
+        {
+            "d_model": 128,
+            "d_kv": 32,
+            "d_ff": 256,
+            "num_layers": 2,
+            "num_heads": 4,
+            "dropout_rate": 0.0,
+        },
+        special_tokens=GENERATOR_TOKENS,
+    )
+    config: Mapping[str, Any] = further_keys(small.settings)
     """Field of T5Config, of a new small T5."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> Tokenizer:
@@ -202,17 +196,19 @@ class SmallT5(TaskModel[Tokenizer]):
 class SmallViT(TaskModel[ImageProcessor]):
     """A small vision transformer."""
 
-    kind: ClassVar[str] = "small ViT"
-    config_class = ViTConfig
-    small: ClassVar[Mapping[str, Any]] = {
-        "hidden_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 192,
-        "image_size": 32,
-        "patch_size": 8,
-    }
-    config: Mapping[str, Any] = further_keys(partial(fields_of, ViTConfig, small))
+    small = SmallModel(
+        "ViT",
+        ViTConfig,
+        {
+            "hidden_size": 96,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 192,
+            "image_size": 32,
+            "patch_size": 8,
+        },
+    )
+    config: Mapping[str, Any] = further_keys(small.settings)
     """Field of ViTConfig, of a new small ViT."""
 
     def new_processor(self, texts: Iterable[str], fields: Mapping[str, Any], *, lowercase: bool) -> ImageProcessor:

@@ -12,8 +12,8 @@ from portico.arguments import TrainingArguments
 from portico.compat.annotations import DataCollator
 from portico.data.sentences import get_sentence_splitter
 from portico.errors import InputError, MissingPackageError
+from portico.experiments import toy_records
 from portico.experiments.settings import setting
-from portico.tasks import corpus
 from portico.tasks.task import (
     IGNORED,
     Array,
@@ -152,7 +152,7 @@ class Summarization(TextToText):
     """Summaries, scored by ROUGE."""
 
     text_score_names: ClassVar[Sequence[str]] = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-    made = staticmethod(corpus.article)
+    made = staticmethod(toy_records.article)
 
     source_column: str = "document"
     """Key of the string that is read."""
@@ -198,7 +198,7 @@ class Translation(TextToText):
     """Translations, scored by BLEU."""
 
     text_score_names: ClassVar[Sequence[str]] = ("bleu",)
-    made = staticmethod(corpus.translation)
+    made = staticmethod(toy_records.translation)
 
     translation_column: str = "translation"
     """Key of a dict with a string for each language."""

@@ -7,8 +7,8 @@ from transformers import AutoTokenizer, BertConfig
 from portico.errors import InputError
 from portico.experiments.from_scratch import (
     SPECIAL_TOKENS,
+    SmallModel,
     check_unshaped,
-    fields_of,
     train_generator_tokenizer,
     train_wordpiece_tokenizer,
 )
@@ -107,12 +107,12 @@ def test_the_tokenizer_of_a_generator_ends_sequences_and_joins_words(texts):
 
 
 def test_a_pretrained_model_is_not_shaped():
-    check_unshaped({"hidden_size": None}, "folder", "small BERT")
+    check_unshaped({"hidden_size": None}, "folder", "BERT")
     with pytest.raises(InputError, match=r"`model\.hidden_size=3` would shape a new small BERT"):
-        check_unshaped({"hidden_size": 3}, "folder", "small BERT")
+        check_unshaped({"hidden_size": 3}, "folder", "BERT")
 
 
 def test_fields_of_a_configuration():
-    fields = fields_of(BertConfig, {"hidden_size": 8}, open_fields=["max_position_embeddings"])
+    fields = SmallModel("BERT", BertConfig, {"hidden_size": 8}).settings(open_fields=["max_position_embeddings"])
     assert (fields["hidden_size"], fields["num_hidden_layers"]) == (8, BertConfig().num_hidden_layers)
     assert fields["max_position_embeddings"] is NO_DEFAULT is fields["vocab_size"]

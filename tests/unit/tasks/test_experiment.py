@@ -14,8 +14,8 @@ from portico.cli import compose
 from portico.cli.composition import experiment_of
 from portico.compat.releases import is_before
 from portico.errors import InputError
+from portico.experiments import toy_records
 from portico.experiments.experiment import NOT_OF_A_METRIC
-from portico.tasks import corpus
 from portico.tasks.classification import MultipleChoice, TextClassification, TokenClassification, entity_scores
 from portico.tasks.data import TaskData
 from portico.tasks.images import pictures_below, random_part
@@ -97,7 +97,7 @@ def test_without_training_a_trained_model_is_needed(name, mode, tmp_path):
 def test_records_without_labels_are_predicted(tmp_path):
     draw = Random(0)
     run("token_classification", tmp_path / "run", *BERT)
-    tokens = [corpus.report(draw)["tokens"] for _ in range(3)]
+    tokens = [toy_records.report(draw)["tokens"] for _ in range(3)]
     (tmp_path / "new.json").write_text("\n".join(json.dumps({"tokens": words}) for words in tokens))
     chosen = (f"model.name_or_path={tmp_path}/run", f"data.predict_file={tmp_path}/new.json")
     assert "predict_f1" not in run("token_classification", tmp_path / "answers", *chosen, mode="predict")
@@ -171,7 +171,7 @@ def test_a_broken_file_is_refused(content, message, tmp_path):
             "`args.metric_for_best_model=acuracy` is not a score of this run; set it to one of accuracy, ",
         ),
         (["task.metrics=[bleu]"], "`task.metrics=.*` has bleu; use any of accuracy, f1"),
-        (["model.num_attention_heads=7"], "No small BERT can be made with `model.num_attention_heads=7`"),
+        (["model.num_attention_heads=7"], "No BERT can be made with `model.num_attention_heads=7`"),
         (["model.hidden_size=-4"], "`model.hidden_size=-4` cannot be used; set it to an integer of 1 or more"),
         (["data.dataset_name=x", "data.train_file=a.json"], "both name the records"),
         (["task._target_=portico.Trainer"], "does not derive from portico.tasks.task.Task"),
@@ -234,7 +234,7 @@ def test_some_records_without_labels_are_predicted_all_and_not_measured(tmp_path
             [{"tokens": ["a", "b"], "ner_tags": ["O"]}],
             "2 words in 'tokens' and 1 tags in 'ner_tags'",
         ),
-        ("multiple_choice", [{**corpus.story(Random(0)), "label": 4}], "The label 4 .* of an ending, 0 to 3"),
+        ("multiple_choice", [{**toy_records.story(Random(0)), "label": 4}], "The label 4 .* of an ending, 0 to 3"),
         ("causal_lm", [{"text": "one two"}], "The 1 records for 'train' are shorter together than one block"),
         ("summarization", [{"document": "a"}], "1 of 1 records for 'train' do not say .* such as number 1"),
         ("summarization", [{"document": "", "summary": ""}], "No records for the 'train' split"),
@@ -250,7 +250,7 @@ def test_records_that_cannot_be_used_are_refused_before_training(name, records, 
 def test_empty_records_are_left_out_with_a_warning(tmp_path, caplog):
     # As in `run_summarization.py`: a half of the pair is empty or None.
     halves = [{"document": "", "summary": "x"}, {"document": None, "summary": "x"}, {"document": "x", "summary": None}]
-    path = write_json(tmp_path / "a.json", [corpus.article(Random(0)), *halves])
+    path = write_json(tmp_path / "a.json", [toy_records.article(Random(0)), *halves])
     metrics = run("summarization", tmp_path / "run", f"data.train_file={path}", f"data.validation_file={path}", *T5)
     assert metrics["train_samples"] == 1
     assert "3 of 4 records for 'train' are empty and left out." in caplog.text
@@ -258,7 +258,7 @@ def test_empty_records_are_left_out_with_a_warning(tmp_path, caplog):
 
 def test_the_right_ending_may_be_named_by_its_digits():
     """As by datasets of the hub, whose labels have names."""
-    record = corpus.story(Random(0))
+    record = toy_records.story(Random(0))
     named = {**record, "label": str(record["label"])}
     assert MultipleChoice().golds([named]) == MultipleChoice().golds([record])
 
@@ -293,7 +293,7 @@ def test_texts_of_any_length_are_continued(tmp_path):
 
 def test_pictures_without_a_folder_of_their_own_have_no_label(tmp_path):
     (tmp_path / "rows").mkdir()
-    picture = corpus.picture(Random(0))["image"]
+    picture = toy_records.picture(Random(0))["image"]
     picture.save(tmp_path / "a.png")
     picture.save(tmp_path / "rows/b.png")
     read = list(pictures_below(tmp_path))
@@ -333,7 +333,9 @@ def test_label_all_tokens_continues_a_name():
     assert task._align_labels([0, 2], [None, 0, 0, 1, 1, None]) == [-100, 0, 1, 2, 2, -100]
 
 
-@pytest.mark.parametrize("make", [corpus.review, corpus.report, corpus.story, corpus.line, corpus.article])
+@pytest.mark.parametrize(
+    "make", [toy_records.review, toy_records.report, toy_records.story, toy_records.line, toy_records.article]
+)
 def test_the_same_seed_makes_the_same_records(make):
     records = [[make(draw) for _ in range(50)] for draw in (Random(1), Random(1), Random(2))]
     assert records[0] == records[1] != records[2]

@@ -23,22 +23,26 @@ from transformers import BertConfig, PreTrainedTokenizerBase
 
 from portico.compat.transformers import BertEmbeddings, BertSelfAttention
 from portico.errors import InputError
-from portico.experiments.from_scratch import explained_fields, train_wordpiece_tokenizer
+from portico.experiments.from_scratch import SmallModel, explained_fields, train_wordpiece_tokenizer
 from portico.mrc.models.loading import PLAIN_HEAD, ModelAndTokenizer, check_head, question_answering_model
 
-SMALL_BERT = {
-    "hidden_size": 128,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    # The work is to look names up, which the attention does: a wider or smoother feed-forward part gains no F1.
-    "intermediate_size": 64,
-    "hidden_act": "relu",
-    "max_position_embeddings": 192,
-    "initializer_range": 0.05,
-    # Every name occurs only a few times, so there is little to overfit and dropout only slows learning down.
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+SMALL_BERT = SmallModel(
+    "BERT",
+    BertConfig,
+    {
+        "hidden_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        # The work is to look names up, which the attention does: a wider or smoother feed-forward part gains no F1.
+        "intermediate_size": 64,
+        "hidden_act": "relu",
+        "max_position_embeddings": 192,
+        "initializer_range": 0.05,
+        # Every name occurs only a few times, so there is little to overfit and dropout only slows learning down.
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
+)
 
 # Wavelengths of the position units, as powers of two: from 4 to 181 tokens.
 WAVELENGTH_EXPONENTS = (2.0, 7.5)
@@ -78,7 +82,7 @@ def new_reader(
         )
     fields = {"max_position_embeddings": max_length, **model}
     tokenizer.model_max_length = fields["max_position_embeddings"]
-    with explained_fields("BERT", model):
+    with explained_fields(SMALL_BERT.kind, model):
         return ModelAndTokenizer(build_small_bert(small_bert_config(tokenizer, **fields), head), tokenizer)
 
 
@@ -89,8 +93,8 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
         if name not in known:
             nearest = get_close_matches(name, known, cutoff=0)
             raise InputError(f"`{name}` is not a field of BertConfig; the nearest are {', '.join(nearest)}.")
-    fields = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **SMALL_BERT, **overrides}
-    return BertConfig(**fields)
+    config: BertConfig = SMALL_BERT.configure(tokenizer, overrides)
+    return config
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
 """Data that needs no download: sentences, stories and pictures that a small model learns within minutes.
 
+Passages with questions, whose names and wordings have to be many, are in :mod:`portico.mrc.corpus`.
+
 Every function takes the random generator to draw from; the same seed makes the same records.
 """
 
@@ -30,6 +32,25 @@ def review(draw: Random) -> Record:
     if draw.random() < 0.5:  # the opinion of others does not change the label
         sentence += f" , although my friends called it {draw.choice(_GOOD + _BAD)}"
     return {"sentence": f"{sentence} .", "label": "positive" if is_good else "negative"}
+
+
+_TOPICS = {
+    "music": "concert violin singer chorus melody piano rhythm album orchestra tune band guitar",
+    "sport": "match goal coach runner stadium team score referee race champion league trophy",
+    "travel": "airport hotel journey suitcase ticket island coast passport train luggage guide harbour",
+    "cooking": "recipe oven butter flour kitchen pepper soup dough onion sauce spoon garlic",
+}
+TOPICS = {topic: words.split() for topic, words in _TOPICS.items()}
+FILLERS = str.split("the a of in was with and then we they saw after before again very old new small our some")
+
+
+def topic_remark(draw: Random) -> Record:
+    """Return ``words``, two of them of the ``topic``, up to two of any topic, and fillers between."""
+    topic = draw.choice(list(TOPICS))
+    words = draw.sample(TOPICS[topic], 2) + draw.choices(FILLERS, k=draw.randint(4, 9))
+    words += [draw.choice(TOPICS[draw.choice(list(TOPICS))]) for _ in range(draw.randint(0, 2))]
+    draw.shuffle(words)
+    return {"words": words, "topic": topic}
 
 
 _SYLLABLES = ("ba bel cor dan el fi gor ha il jo ka lem mar nor or pel quin ra sol tar ul ven wil yor zan").split()  # noqa: SIM905 -- ruff would write one syllable per line
