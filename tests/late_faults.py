@@ -26,7 +26,12 @@ from models import (
     tiny_tagger,
     tiny_tokenizer,
     toy_arguments,
+    two_layer_bert,
 )
+from portico.mrc import Featurizer, MRCTrainer, SpanPostProcessing, SquadMetrics
+from portico.mrc.collators import head_collator
+from portico.mrc.corpus import generate
+from portico.mrc.models.small_bert import new_reader
 
 WHOLE = {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch"}
 ROWS = 61  # the last batch and the last window of an epoch are short
@@ -327,6 +332,27 @@ def loss_of_full_batches(folder):
     return Own(tiny_bert(), args, train_dataset=ToyDataset(ROWS))
 
 
+@fault(r"`eval_examples`: 1 answers are not in their context: row 3 has 'elsewhere' at 5")
+def answer_that_is_not_in_its_context(folder):
+    train, validation = generate(num_train=24, num_validation=8, seed=1)
+    validation[3]["answers"] = {"text": ["elsewhere"], "answer_start": [5]}
+    texts = [example["context"] for example in train]
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    made = new_reader(texts, vocab_size=300, max_length=96, model=shape)
+    featurizer = Featurizer(made.tokenizer, max_seq_length=96, doc_stride=24)
+    return MRCTrainer(
+        made.model,
+        toy_arguments(folder, **WHOLE),
+        train_dataset=featurizer.train_features(train),
+        eval_examples=validation,
+        eval_dataset=featurizer.eval_features(validation, labels=True),
+        processing_class=made.tokenizer,
+        data_collator=head_collator("span", made.tokenizer),
+        post_process_function=SpanPostProcessing(version_2_with_negative=True),
+        compute_metrics=SquadMetrics(version_2_with_negative=True),
+    )
+
+
 # ---- Saving, resuming, the end ----
 
 
@@ -337,6 +363,14 @@ def generation_config_that_is_refused(folder):
     model.generation_config.num_beams, model.generation_config.num_return_sequences = 1, 4
     parts = {"eval_dataset": Sequences(9), "data_collator": pad_everything}
     return classifier(folder, Sequences(ROWS), model, parts)
+
+
+@fault(r"contained shared tensors .* not properly defined")
+def weights_that_share_memory(folder):
+    model = two_layer_bert()
+    first, second = model.bert.encoder.layer
+    second.output.dense.weight = first.output.dense.weight
+    return classifier(folder, model=model)
 
 
 class Unsavable(transformers.PreTrainedTokenizerFast):

@@ -87,7 +87,10 @@ def reason_of(error: BaseException) -> str:
             "a pickle there holds more than tensors, and opening it in full could run code; get the file as "
             "safetensors, and do not switch `weights_only` off"
         )
-    return printable(" ".join(str(error).split())[:300]) or type(error).__name__
+    text = " ".join(str(error).split())
+    if len(text) > 300:
+        text = f"{text[:296].rsplit(' ', 1)[0]} ..."
+    return printable(text) or type(error).__name__
 
 
 def printable(text: str) -> str:

@@ -119,9 +119,9 @@ def test_targets_can_be_imported(group):
 
 
 def test_debug_cuts_down_what_the_experiment_says():
-    settings = compose(["debug=limit"])
-    assert settings["args"]["num_train_epochs"] == 1
-    assert settings["data"]["max_train_samples"] == 512
+    settings = compose(["debug=default"])
+    assert settings["args"]["max_steps"] == 2
+    assert settings["data"]["max_train_samples"] == 64
 
 
 @pytest.mark.parametrize("experiment", experiment_names())

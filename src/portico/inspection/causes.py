@@ -76,7 +76,7 @@ def explain_fault(error: BaseException, stage: str, trainer: "Trainer | None") -
     place = _place_in_code_of_user(error)
     notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
     cure = _cure(f"{type(error).__name__} {error}", stage)
-    where = f"{place} raises" if place else f"In the stage '{stage}' a library raises"
+    where = f"{place} raises" if place else "A library raises"
     return f"{where} {message}{'' if message.endswith('.') else '.'}{notes}{f' {cure}' if cure else ''}"
 
 

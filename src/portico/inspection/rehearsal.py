@@ -281,8 +281,9 @@ class Rehearsal(Observer):
             self._keep_lengths(trainer, name, loader, examined)
             for sentence in examined.sentences():
                 self.record.add_fault(DATA, sentence)
-        for sentence in _answers_elsewhere(trainer):
-            self.record.add_fault(DATA, sentence)
+        misplaced = _find_answers_elsewhere(trainer)
+        if misplaced is not None:
+            self.record.add_fault(DATA, misplaced)
 
     def _keep_lengths(self, trainer: "Trainer", name: str, loader: Any, examined: Examined) -> None:
         datasets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
@@ -888,25 +889,22 @@ def map_arrays(function: "Callable[[np.ndarray[Any, Any]], Any]", value: Any) ->
 # ---- What else is found ----
 
 
-def _answers_elsewhere(trainer: "Trainer") -> list[str]:
+def _find_answers_elsewhere(trainer: "Trainer") -> str | None:
     """Return a sentence about reading comprehension answers that are not where their context says."""
-    found: list[str] = []
-    for name in ("train_examples", "eval_examples"):
-        examples = trainer.__dict__.get(name)
-        wrong: list[str] = []
-        for row, example in enumerate(examples or ()):
-            if not isinstance(example, Mapping) or "context" not in example or "answers" not in example:
-                break
-            answers = example["answers"]
-            for text, start in zip(answers.get("text", ()), answers.get("answer_start", ()), strict=False):
-                if example["context"][start : start + len(text)] != text:
-                    wrong.append(f"row {row} has {text!r} at {start}")
-        if wrong:
-            found.append(
-                f"`{name}`: {len(wrong)} answers are not in their context: {'; '.join(wrong[:5])}. Correct "
-                "`answer_start`, or leave these examples out."
-            )
-    return found
+    wrong: list[str] = []
+    for row, example in enumerate(trainer.__dict__.get("eval_examples") or ()):
+        if not isinstance(example, Mapping) or "context" not in example or "answers" not in example:
+            break
+        answers = example["answers"]
+        for text, start in zip(answers.get("text", ()), answers.get("answer_start", ()), strict=False):
+            if example["context"][start : start + len(text)] != text:
+                wrong.append(f"row {row} has {text!r} at {start}")
+    if not wrong:
+        return None
+    return (
+        f"`eval_examples`: {len(wrong)} answers are not in their context: {'; '.join(wrong[:5])}. Correct "
+        "`answer_start`, or leave these examples out."
+    )
 
 
 def _wait_for_device() -> None:
