@@ -582,7 +582,7 @@ _READ_IN_SOME_RUNS = (
 def refuse_wrong_kinds(args: HFTrainingArguments, stage: Stage = "construction") -> None:
     """Refuse values that transformers would compare, convert or join, and fail at in ``stage`` without their name."""
     for name, value, rule in _values_of_other_kinds(args):
-        if name in _READ_IN_SOME_RUNS or stage_that_reads(args, name) != stage:
+        if stage_that_reads(args, name) != stage:
             continue
         if value is not None and bool in rule.kinds and not _is_misread(value):
             continue
@@ -591,18 +591,23 @@ def refuse_wrong_kinds(args: HFTrainingArguments, stage: Stage = "construction")
 
 
 def stage_that_reads(args: HFTrainingArguments, name: str) -> Stage | None:
-    """Return when the argument ``name`` is read first, ``None`` if it is not read at all."""
+    """Return when the argument ``name`` is read first, ``None`` if some runs do not read it, or none does."""
+    if name in _READ_IN_SOME_RUNS:
+        return None
     other, unread = _UNREAD.get(name, ("", None))
     if unread is not None and getattr(args, other, None) == unread:
         return None
     if name in READ_IN_EVALUATION:
         return "evaluation"
-    # `greater_is_better` is derived from the name of the metric where the arguments are made, and anything that is not
-    # a number is compared with one there.
-    is_compared = name == "max_steps" and not isinstance(args.max_steps, Real)
+    # Where the arguments are made, `greater_is_better` is derived from the name of the metric, and values of any kind
+    # are compared with a number, or multiplied.
+    value = getattr(args, name, None)
+    is_compared = name in ("max_steps", "warmup_steps") and not isinstance(value, Real)
+    is_multiplied = name == "per_device_train_batch_size" and not isinstance(value, Real | str | Sequence)
     is_derived = name == "metric_for_best_model" and getattr(args, "greater_is_better", None) is None
     is_of_training = name in (*READ_IN_TRAINING, "max_steps", "metric_for_best_model")
-    return "training" if is_of_training and not (is_compared or is_derived) else "construction"
+    is_read_early = is_compared or is_multiplied or is_derived
+    return "training" if is_of_training and not is_read_early else "construction"
 
 
 def warn_of_other_kinds(args: HFTrainingArguments) -> None:

@@ -608,6 +608,8 @@ FAILS = (
         "compares strings",
         attempt=evaluates(compute_metrics=Lazy(torchmetrics.text.BLEUScore)),
     ),
+    Fails(STRATEGIES, "_normalize_fsdp", "a string of words", attempt=trains({"fsdp": 2.5})),
+    Fails("portico/loop/datamodule.py", part="dataloader_drop_last", attempt=trains({"dataloader_drop_last": 2})),
     Fails("portico/loop/model_setup.py", "prepared_for_training", attempt=trains({"neftune_noise_alpha": 5.0})),
     Fails(
         "portico/loop/model_setup.py",
@@ -629,6 +631,7 @@ FAILS = (
         "cannot be made with",
         attempt=trains(optimizer_cls_and_kwargs=(torch.optim.SGD, {"beta": 1})),
     ),
+    Fails("portico/loop/optim.py", "resolve_optimizer", "to a string", attempt=trains({"optim_args": 2.5})),
     Fails("portico/loop/optim.py", "resolve_optimizer", "of the form", attempt=trains({"optim_args": "momentum"})),
     Fails("portico/loop/optim.py", "resolve_optimizer", "<given> cannot", attempt=trains({"optim": "galore_adamw"})),
     Fails("portico/loop/optim.py", "make_scheduler", attempt=trains({"lr_scheduler_kwargs": {"cycles": 1}})),

@@ -22,7 +22,7 @@ from portico.distributed.deepspeed import EngineStrategy, engine_strategy
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import count_launched_processes
 from portico.distributed.sequence import UNSHARED, Sharing, SplitSequences, sequence_sharing, split_sequences
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
 # Training arguments by the option of `DistributedDataParallel` that they set.
@@ -277,8 +277,10 @@ def _normalize_fsdp(
     words: Sequence[str] = ()
     if isinstance(fsdp, str):
         words = fsdp.split()
+    elif isinstance(fsdp, Iterable):
+        words = list(fsdp)
     elif fsdp is not None and not isinstance(fsdp, bool):
-        words = fsdp
+        raise InputTypeError(f"`fsdp={fsdp!r}` cannot be used; set it to True or False, or a string of words.")
     for word in (str(getattr(word, "value", word)) for word in words):
         if word in _WORDS:
             config.setdefault("reshard_after_forward", word)

@@ -40,7 +40,7 @@ from portico.data.loaders import (
     num_own_shares,
 )
 from portico.data.sharding import BatchSamplerShard
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 from portico.loop.plan import limit_batches
 
 if TYPE_CHECKING:
@@ -399,7 +399,12 @@ class TrainerDataModule(pl.LightningDataModule):
                 del options["batch_size"]
                 options["batch_sampler"] = sampler
             else:
-                options |= {"sampler": sampler, "drop_last": args.dataloader_drop_last}
+                drop_last = args.dataloader_drop_last
+                if not isinstance(drop_last, bool):  # torch says so of its own argument
+                    raise InputTypeError(
+                        f"`dataloader_drop_last={drop_last!r}` cannot be used; set it to True or False."
+                    )
+                options |= {"sampler": sampler, "drop_last": drop_last}
             if is_training:
                 rank = args.process_index // self.hf_trainer.accelerator.processes_per_batch
                 options["worker_init_fn"] = partial(

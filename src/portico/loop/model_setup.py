@@ -27,7 +27,7 @@ from portico.compat import older
 from portico.compat import transformers as hf_compat
 from portico.compat.lightning import is_fast_dev_run
 from portico.distributed.placement import release_memory
-from portico.errors import InputError, InputRuntimeError
+from portico.errors import InputError, InputRuntimeError, InputTypeError
 from portico.trust.disk import remove_detour
 from portico.trust.names import LIGHTNING_LOGGERS, made_part, model_class
 
@@ -248,8 +248,9 @@ def _trackers(names: Sequence[str]) -> list[Any]:
         return []
     try:
         return [tracker() for tracker in hf_compat.get_reporting_integration_callbacks(names)]
-    except (ImportError, RuntimeError, ValueError) as error:
-        kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
+    except (ImportError, RuntimeError, TypeError, ValueError) as error:
+        kinds = {RuntimeError: InputRuntimeError, TypeError: InputTypeError}
+        kind = kinds.get(type(error), InputError)
         raise kind(
             f"`report_to={', '.join(map(str, names))}` cannot be used ({error}); install its package, name another "
             "tracker, or set it to 'none'."

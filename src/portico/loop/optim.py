@@ -208,7 +208,13 @@ def resolve_optimizer(args: "TrainingArguments", model: nn.Module | None = None)
     A missing package, and arguments that do not fit it, raise ``InputError`` (and ``ImportError``).
     """
     options = args.optim_args
-    wrong = [part for part in options.replace(" ", "").split(",") if part.count("=") != 1] if options else []
+    try:
+        parts = options.replace(" ", "").split(",") if options else []
+    except (AttributeError, TypeError) as error:
+        raise InputTypeError(
+            f"`optim_args={options!r}` cannot be used; set it to a string, such as 'momentum=0.9'."
+        ) from error
+    wrong = [part for part in parts if part.count("=") != 1]
     if wrong:
         raise InputError(
             f"`optim_args={options!r}` has the part {wrong[0]!r}, which is not of the form `name=value`; separate the "

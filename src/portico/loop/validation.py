@@ -524,7 +524,9 @@ def check_numbers(args: TrainingArguments, stage: Stage = "construction") -> Non
     fields = [
         (field.name, getattr(args, field.name), known[field.name])
         for field in dataclasses.fields(args)
-        if field.name in known and stage_that_reads(args, field.name) == stage
+        if field.name in known
+        and {int, float}.intersection(known[field.name].kinds)
+        and stage_that_reads(args, field.name) == stage
     ]
     for name, value, rule in fields:
         # Scripts that count steps write `num_train_epochs=-1`.
