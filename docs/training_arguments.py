@@ -101,8 +101,9 @@ Setting a field without effect logs a warning; a refused value raises an error b
 reads is refused by `train()`, so that a trainer which only evaluates may have it.
 
 Whatever `transformers` trains with is accepted, with a warning if the effect is hardly wanted (`max_grad_norm=-1`).
-There are three exceptions: a switch given as a word that says no, such as `bf16="False"`, which `transformers` takes
-for `True`; `gradient_accumulation_steps` below 1, since a step needs a batch; and a part of a step as `max_steps`.
+There are four exceptions: a switch given as a word that says no, such as `bf16="False"`, which `transformers` takes
+for `True`; `gradient_accumulation_steps` below 1, since a step needs a batch; a part of a step as `max_steps`;
+and NaN as a number, with which comparisons have no result and weights become NaN.
 
 This page is generated from the docstrings: `python docs/training_arguments.py`.
 """

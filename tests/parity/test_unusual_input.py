@@ -15,6 +15,7 @@ import functools
 import io
 import itertools
 import logging
+import math
 import os
 import pathlib
 import types
@@ -127,7 +128,27 @@ def mappings_like(value):
 
 
 def anything():
-    yield from (None, True, False, 0, 1, -1, 1.0, 0.5, float("inf"), "", "1", "true", "no", b"1", [], (), {}, [1])
+    yield from (
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        1.0,
+        0.5,
+        float("inf"),
+        float("nan"),
+        "",
+        "1",
+        "true",
+        "no",
+        b"1",
+        [],
+        (),
+        {},
+        [1],
+    )
     yield from ({"a": 1}, {1}, range(2), iter(()), len, partial(int, 1), lambda *args: 1, int, object(), np.arange(2))
     yield from (np.array(1), torch.ones(2), pathlib.Path("a"), Decimal(1), fractions.Fraction(1, 2), Ellipsis, 1j)
 
@@ -190,8 +211,10 @@ def is_refused_on_purpose(name, value):
         # A string, a proxy of a number, or an array of several is not compared; transformers fails on them too.
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             return not value >= 1  # a window needs a batch
-    says_no = isinstance(value, str) and value.strip().lower() in ("false", "no", "off", "0")
     rule = argument_rules().get(name)
+    if isinstance(value, float) and math.isnan(value):
+        return rule is not None and bool({int, float}.intersection(rule.kinds))
+    says_no = isinstance(value, str) and value.strip().lower() in ("false", "no", "off", "0")
     return says_no and rule is not None and bool in rule.kinds  # transformers takes such a word for True
 
 
