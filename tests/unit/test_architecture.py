@@ -37,6 +37,12 @@ def test_the_contributors_guide_names_every_room():
     assert unnamed_rooms(PACKAGE, guide) == [], 'enter them in "Where things are" of CONTRIBUTING.md'
 
 
+def test_the_fast_set_names_files_that_exist():
+    checkout = Path(__file__).parents[2]
+    named = [line.removeprefix("--ignore=") for line in (checkout / "tests/fast.txt").read_text().splitlines()]
+    assert [path for path in named if not (checkout / path).exists()] == []
+
+
 def test_rooms_that_a_guide_does_not_name_are_found(tmp_path):
     package = tree(tmp_path, {"__init__.py": "", "plan.py": "", "loop/run.py": "", "optim.py": ""})
     assert unnamed_rooms(package, "See `loop/run.py` and `optim.py`.") == ["loop/", "plan.py"]

@@ -90,15 +90,17 @@ class LeanEpochLoop(EpochLoop):
         hooks.call_callbacks("on_train_batch_start", batch, batch_idx)
         hooks.call_on(pl_trainer.strategy, "on_train_batch_start", batch, batch_idx)
         progress.increment_started()
+        self.makes_step = not self._should_accumulate()
         if self.runs_own_steps:
             output = self._optimize(batch, batch_idx)
         else:
             kwargs = OrderedDict(batch=batch, batch_idx=batch_idx)
             output = self.automatic_optimization.run(pl_trainer.optimizers[0], batch_idx, kwargs)
         progress.increment_processed()
-        self.update_lr_schedulers("step", update_plateau_schedulers=False)
+        if self.makes_step:
+            self._update_learning_rates("step", update_plateau_schedulers=False)
         if self._num_ready_batches_reached():
-            self.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+            self._update_learning_rates("epoch", update_plateau_schedulers=False)
         hooks.call_callbacks("on_train_batch_end", output, batch, batch_idx)
         hooks.call_on(pl_trainer.lightning_module, "on_train_batch_end", output, batch, batch_idx)
         if results:
@@ -127,12 +129,6 @@ class LeanEpochLoop(EpochLoop):
                 self.hooks.call_on(self.trainer.lightning_module, "lr_scheduler_step", config.scheduler, None)
                 self.scheduler_progress.increment_completed()
 
-    @override
-    def _should_accumulate(self) -> bool:
-        # Called three times a batch. A batch that closes its window always steps, so the other checks are skipped.
-        within_window = self.batch_progress.current.ready % self.trainer.accumulate_grad_batches != 0
-        return within_window and super()._should_accumulate()
-
     def _optimize(self, batch: "Batch", batch_idx: int) -> dict[str, torch.Tensor]:
         """Run forward and backward, and the optimizer's step at the end of a window; return the step's loss."""
         pl_trainer = self.trainer
@@ -160,7 +156,7 @@ class LeanEpochLoop(EpochLoop):
             strategy.post_backward(loss)
             return losses["loss"]
 
-        if self._should_accumulate():
+        if not self.makes_step:
             with strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext():
                 closure()
         else:

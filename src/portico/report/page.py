@@ -37,8 +37,8 @@ _SCRIPTS = ("charts.js", "copy.js", "query.js", "list.js", "passage.js", "detail
 # What the trainer adds to the scores of an evaluation.
 _NO_SCORES = ("runtime", "samples_per_second", "steps_per_second", "samples", "model_preparation_time")
 
-# HTML allows no control characters but tab, newline and carriage return.
-_CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "\ufffd")
+# HTML allows no control characters but tab, newline and carriage return, and UTF-8 no half of a surrogate pair.
+_CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0xD800, 0xE000)), "\ufffd")
 
 # What a section of a run may consist of: text, tables and drawings; nothing that executes, loads or links.
 _SECTION_TAGS = (

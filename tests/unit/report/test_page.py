@@ -44,6 +44,7 @@ def test_settings_become_one_table_a_group():
         ("<svg><style>*{}</style></svg>", "<svg></svg>"),
         ("</div></section><p>a", "<p>a</p>"),
         ("a < b <!-- <img src=x> -->", "a &lt; b "),
+        ("<b>x</\ud800b>\ud800", "<b>x\ufffd</b>"),  # JSON can hold half of a surrogate pair
     ],
 )
 def test_markup_that_could_execute_or_load_is_removed(foreign, shown):
