@@ -65,8 +65,8 @@ TOPICS = (
     ),
     Topic(
         "Checkpoints and resuming",
-        "A damaged checkpoint is refused when it is named, and passed over for the one before when the last one is "
-        "looked for.",
+        "A damaged checkpoint is refused when it is named; `resume_from_checkpoint=True` skips it and takes the one "
+        "before.",
         ("portico/checkpoint/",),
     ),
     Topic(

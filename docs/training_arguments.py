@@ -95,8 +95,8 @@ _HEAD = """\
 
 Every field of `TrainingArguments` and `Seq2SeqTrainingArguments`: type, default, effect, and what Lightning does with
 it. Meaning and default are those of `transformers`, except for the Lightning fields `accelerator`, `strategy`,
-`devices`, `num_nodes` and `precision`, and for `corrections` and `stop_on_nan`, which are portico's own
-([corrections](corrections.md)). Trackers have [a page of their own](trackers.md).
+`devices`, `num_nodes` and `precision`, and for `corrections`, `stop_on_nan` and `async_save`, which are portico's
+([corrections](corrections.md), [checkpoints](scale.md#checkpoints)). Trackers have [a page of their own](trackers.md).
 Setting a field without effect logs a warning; a refused value raises an error before any work, and what only training
 reads is refused by `train()`, so that a trainer which only evaluates may have it.
 

@@ -1,8 +1,9 @@
 """``Trainer``: Hugging Face's API, Lightning's loops.
 
 ``Trainer`` has the methods of ``transformers.Trainer`` in the same order, so a subclass finds each hook where it
-expects it. The methods are short: the events of a run are in :mod:`portico.loop.run`, evaluation is in
-:mod:`portico.loop.evaluation`, files in :mod:`portico.checkpoint` and processes in :mod:`portico.distributed`.
+expects it. The methods are short: the rest of the trainer is its core (``self._core``, :mod:`portico.loop.core`), the
+events of a run are in :mod:`portico.loop.run`, evaluation is in :mod:`portico.loop.evaluation`, files in
+:mod:`portico.checkpoint` and processes in :mod:`portico.distributed`.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup, optim
 from portico.loop.core import TrainerCore
-from portico.loop.datamodule import eval_sampler, train_sampler
+from portico.loop.datamodule import build_eval_sampler, build_train_sampler
 from portico.loop.evaluation import run_evaluation
 from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
@@ -65,9 +66,9 @@ from portico.loop.run import fresh_state, log_overridden_arguments
 from portico.loop.validation import (
     check_callback,
     check_collator,
+    check_consistency,
     check_lightning_kwargs,
-    check_part_kinds,
-    check_parts,
+    check_part_types,
     prepare_arguments,
     refuse_old_order,
     refuse_unevaluable,
@@ -336,7 +337,7 @@ class Trainer:
         refuse_old_order(compute_metrics)
         # transformers unpacks both, whatever holds them.
         optimizers, optimizer_cls_and_kwargs = map(_unpack, (optimizers, optimizer_cls_and_kwargs))
-        check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
+        check_part_types(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
         lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
         options = observers.options()
@@ -376,6 +377,7 @@ class Trainer:
         self._memory_tracker.stop_and_update_metrics()
 
     def __init_subclass__(cls, core: type[TrainerCore] | None = None, **options: Any) -> None:
+        # A trainer that needs another core names it: `class MRCTrainer(Trainer, core=AnswerCore)`.
         super().__init_subclass__(**options)
         cores = [base.__core_class for base in cls.__bases__ if issubclass(base, Trainer)]
         cls.__core_class = core or _join_cores(cores, cls)
@@ -389,7 +391,7 @@ class Trainer:
         if evaluates:
             refuse_unevaluable(self.args)
         getters = ("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate")
-        check_parts(self._core.trainer, reads_eval_dataset=evaluates and not self._core.overrides(*getters))
+        check_consistency(self._core.trainer, reads_eval_dataset=evaluates and not self._core.overrides(*getters))
         log_overridden_arguments(self._core.trainer)
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -479,12 +481,12 @@ class Trainer:
         if overfits(self._core.lightning_trainer) and has_length(dataset):
             # The same batches in every epoch.
             return SequentialSampler(dataset)
-        return train_sampler(
+        return build_train_sampler(
             dataset, self.args, self.processing_class, processes_per_batch=self.accelerator.processes_per_batch
         )
 
     def _get_eval_sampler(self, eval_dataset: "Examples") -> Sampler[int] | None:
-        return eval_sampler(eval_dataset, self.args, self.processing_class)
+        return build_eval_sampler(eval_dataset, self.args, self.processing_class)
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
@@ -644,6 +646,7 @@ class Trainer:
         loader = self.get_train_dataloader()
         for observer in observers.active:
             observer.on_train_dataloader(self, loader)
+        # A tuple, as in transformers, whose subclasses override the method.
         counts = self.set_initial_training_values(args, loader)
         plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
         return self._core.run_training(
@@ -1260,7 +1263,7 @@ class Trainer:
         resume.warn_of_other_version(resume_from_checkpoint)
         if isinstance(self._core.lightning_trainer.strategy, EngineStrategy):
             return  # the engine loads weights and optimizer together, once it exists
-        # First, so that no process reads more than its part.
+        # First, so that no process reads more than its part. The run's new strategy finds the model sharded.
         self._core.module.shard_model(self._core.lightning_trainer.strategy, materializes=False)
         self._core.load_weights(self.model if model is None else model, resume_from_checkpoint)
 

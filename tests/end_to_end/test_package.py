@@ -71,6 +71,18 @@ def test_files_that_contributing_names_exist():
     assert sorted(path for path in paths - made if not any((one / path).exists() for one in places)) == []
 
 
+def test_names_in_recipes_exist():
+    sources = [path for folder in ("src", "tests", "docs", "conf") for path in (ROOT / folder).rglob("*")]
+    texts = [path.read_text(encoding="utf-8") for path in sources if path.suffix in (".py", ".pyi", ".yaml")]
+    texts += [(ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "mkdocs.yml")]
+    known = {word for text in texts for word in re.findall(r"\w+", text)}
+    for page in (ROOT / "docs/contributing").glob("*.md"):
+        code = " ".join(re.findall(r"`([^`]+)`", page.read_text(encoding="utf-8")))
+        # Words of code, and not parts of paths or placeholders.
+        named = set(re.findall(r"(?<![\w./<-])(\w*[a-z]_\w+|_\w+|[A-Z]\w*[a-z]\w*)(?![\w/.>-])", code))
+        assert sorted(named - known) == [], page.name
+
+
 def test_workflows_run_the_test_command():
     names = [json.dumps(one.rpartition(" ")[2]) for one in SETTINGS["project"]["classifiers"] if "Python :: 3." in one]
     for file in sorted((ROOT / ".github/workflows").glob("*.yml")):

@@ -371,10 +371,10 @@ FAILS = (
     ),
     Fails(TRAINER, "Trainer.call_model_init", "return None", attempt=trains(model=None, model_init=lambda: None)),
     # ---- Each part by itself ----
-    Fails(VALIDATION, "check_part_kinds", "got neither", attempt=trains(model=None)),
-    Fails(VALIDATION, "check_part_kinds", "but not both", attempt=trains(model_init=Line)),
-    Fails(VALIDATION, "check_part_kinds", "`model_init` is", attempt=trains(model=None, model_init=3)),
-    Fails(VALIDATION, "check_part_kinds", "`optimizers` is", attempt=trains(optimizers=3)),
+    Fails(VALIDATION, "check_part_types", "got neither", attempt=trains(model=None)),
+    Fails(VALIDATION, "check_part_types", "but not both", attempt=trains(model_init=Line)),
+    Fails(VALIDATION, "check_part_types", "`model_init` is", attempt=trains(model=None, model_init=3)),
+    Fails(VALIDATION, "check_part_types", "`optimizers` is", attempt=trains(optimizers=3)),
     Fails(VALIDATION, "check_callback", attempt=trains(callbacks=[Eventless()])),
     Fails(VALIDATION, "_check_model", "the class", attempt=trains(model=Line)),
     Fails(VALIDATION, "_check_model", "not a model", attempt=trains(model="bert-base-cased")),
@@ -456,11 +456,11 @@ FAILS = (
             eval_dataset={"a": Points(2), "b": Points(2)},
         ),
     ),
-    Fails(VALIDATION, "check_parts", "didn't pass an", attempt=trains(EVALUATED, eval_dataset=None)),
-    Fails(VALIDATION, "check_parts", "must be provided", attempt=trains({"save_strategy": "best", **EVALUATED})),
+    Fails(VALIDATION, "check_consistency", "didn't pass an", attempt=trains(EVALUATED, eval_dataset=None)),
+    Fails(VALIDATION, "check_consistency", "must be provided", attempt=trains({"save_strategy": "best", **EVALUATED})),
     Fails(
         VALIDATION,
-        "check_parts",
+        "check_consistency",
         "both `optimizers` and",
         attempt=trains(
             optimizers=Lazy(lambda: (torch.optim.SGD(Line().parameters()), None)),
@@ -469,13 +469,18 @@ FAILS = (
     ),
     Fails(
         VALIDATION,
-        "check_parts",
+        "check_consistency",
         "Passing a `model_init`",
         attempt=trains(
             model=None, model_init=Line, optimizers=Lazy(lambda: (torch.optim.SGD(Line().parameters()), None))
         ),
     ),
-    Fails(VALIDATION, "check_parts", "does not implement", attempt=trains({"max_steps": -1}, train_dataset=Stream())),
+    Fails(
+        VALIDATION,
+        "check_consistency",
+        "does not implement",
+        attempt=trains({"max_steps": -1}, train_dataset=Stream()),
+    ),
     # ---- Older spellings ----
     Fails("portico/unknown_arguments.py", "refuse_unknown_arguments", attempt=trains({"learning_rat": 1})),
     Fails(
@@ -553,7 +558,7 @@ FAILS = (
     ),
     Fails(
         "portico/loop/datamodule.py",
-        "_batch_rebalanced",
+        "_build_rebalancing_sampler",
         attempt=trains({"train_sampling_strategy": "batch_rebalance"}),
     ),
     Fails(
@@ -673,7 +678,7 @@ FAILS = (
     # ---- Generation ----
     Fails(
         "portico/checkpoint/resume.py",
-        "refuse_missing",
+        "refuse_missing_checkpoint",
         error="_no_checkpoint",
         attempt=lambda library, folder: make(library, folder).train(resume_from_checkpoint=True),
     ),
@@ -759,9 +764,9 @@ FAILS = (
         error="_no_checkpoint",
         attempt=lambda library, folder: make(library, folder).train(resume_from_checkpoint=True),
     ),
-    Fails("portico/checkpoint/resume.py", "refuse_missing", "is a <name>", attempt=resumes(1)),
-    Fails("portico/checkpoint/resume.py", "refuse_missing", "is a string", attempt=resumes("true")),
-    Fails("portico/checkpoint/resume.py", "refuse_missing", "Can't find", attempt=resumes("checkpoint-7")),
+    Fails("portico/checkpoint/resume.py", "refuse_missing_checkpoint", "is a <name>", attempt=resumes(1)),
+    Fails("portico/checkpoint/resume.py", "refuse_missing_checkpoint", "is a string", attempt=resumes("true")),
+    Fails("portico/checkpoint/resume.py", "refuse_missing_checkpoint", "Can't find", attempt=resumes("checkpoint-7")),
     Fails(
         "portico/checkpoint/resume.py",
         "_check_options",
@@ -803,13 +808,13 @@ FAILS = (
     ),
     Fails(
         VALIDATION,
-        "check_part_kinds",
+        "check_part_types",
         "`lightning_callbacks` holds",
         peer="lightning",
         attempt=fits(callbacks=[Eventless()]),
     ),
-    Fails(VALIDATION, "check_part_kinds", "`loggers` holds", peer="lightning", attempt=fits(logger=[Eventless()])),
-    Fails(VALIDATION, "check_part_kinds", "`plugins` holds", peer="lightning", attempt=fits(plugins=[Eventless()])),
+    Fails(VALIDATION, "check_part_types", "`loggers` holds", peer="lightning", attempt=fits(logger=[Eventless()])),
+    Fails(VALIDATION, "check_part_types", "`plugins` holds", peer="lightning", attempt=fits(plugins=[Eventless()])),
     Fails(VALIDATION, "check_lightning_kwargs", "does not have", peer="lightning", attempt=fits({"max_epoch": 3})),
     Fails(
         VALIDATION,
@@ -941,7 +946,7 @@ NAMED = (
     ),
     Named("portico/checkpoint/manifest.py", "refuse_damaged", "is damaged", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/manifest.py", "reading", page=CHECKPOINTS, sentence=DAMAGE),
-    Named("portico/checkpoint/manifest.py", "_objection", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/manifest.py", "_find_objection", page=CHECKPOINTS, sentence=DAMAGE),
     Named(
         "portico/checkpoint/manifest.py",
         "list_shards",
@@ -952,8 +957,8 @@ NAMED = (
     Named("portico/checkpoint/resume.py", "_check_state", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/resume.py", "_check_alike", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/resume.py", "_check_options", error="ValueError", page=CHECKPOINTS, sentence=DAMAGE),
-    Named("portico/checkpoint/sharded.py", "_state_dict", page=CHECKPOINTS, sentence=DAMAGE),
-    Named("portico/checkpoint/sharded.py", "_shards", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/sharded.py", "_build_state_dict", page=CHECKPOINTS, sentence=DAMAGE),
+    Named("portico/checkpoint/sharded.py", "_open_shards", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/checkpoint/writer.py", "_restore_callback", page=CHECKPOINTS, sentence=DAMAGE),
     Named("portico/trust/", page=SECURITY, sentence="`torch.load(weights_only=True)`, which is refused where"),
     Named(

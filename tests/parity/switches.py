@@ -68,14 +68,14 @@ def same_order_each_epoch(patch):
 
 def extra_iterator(patch):
     """A loader is iterated once more than necessary, which draws a base seed."""
-    open_epoch = TrainingRun._epoch_loader
+    open_epoch = TrainingRun._choose_epoch_loader
 
     def iterated_twice(self):
         opened = open_epoch(self)
         DataLoader.__iter__(opened[0])
         return opened
 
-    patch.setattr(TrainingRun, "_epoch_loader", iterated_twice)
+    patch.setattr(TrainingRun, "_choose_epoch_loader", iterated_twice)
 
 
 def no_look_ahead(patch):
@@ -375,7 +375,7 @@ def model_kept(patch):
 
 def rng_restored_early(patch):
     """Random states are restored before the first window is fetched."""
-    open_epoch = TrainingRun._epoch_loader
+    open_epoch = TrainingRun._choose_epoch_loader
 
     def early(self):
         loader, first_step, late_rng = open_epoch(self)
@@ -383,7 +383,7 @@ def rng_restored_early(patch):
             load_rng_state(self.checkpoint, self.trainer.args)
         return loader, first_step, False
 
-    patch.setattr(TrainingRun, "_epoch_loader", early)
+    patch.setattr(TrainingRun, "_choose_epoch_loader", early)
 
 
 def rng_not_restored(patch):

@@ -16,6 +16,7 @@ import hostile_folders
 import portico
 from damage import Touch
 from portico import TrainerModule
+from portico.__main__ import COMMANDS
 from portico.distributed import processes
 from portico.errors import InputError
 from portico.trust.files import plain_yaml, save_tensors
@@ -62,6 +63,11 @@ def test_the_tables_are_those_of_the_zoo():
     text = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
     assert hostile_folders.table() in text, "run python docs/renew.py"
     assert hostile_folders.table_of_effects() in text, "run python docs/renew.py"
+
+
+def test_the_table_of_effects_has_every_command():
+    listed = hostile_folders.EFFECTS.keys() | hostile_folders.EFFECTS_OF_SCRIPTS.keys()
+    assert COMMANDS.keys() - listed == {"train"}  # which is there as "evaluate" and "search"
 
 
 def test_unsafe_calls_are_found():

@@ -155,7 +155,7 @@ def examine(folder: Path) -> Examination:
     manifest = folder / MANIFEST_FILE
     try:
         listed = json.loads(read_bytes(manifest)) if manifest.is_file() else {}
-        if manifest.is_file() and (wrong := _fault(listed)):
+        if manifest.is_file() and (wrong := _find_fault(listed)):
             return Examination(damage=f"{MANIFEST_FILE} {wrong}")
         known = {name: Listed(*entry) for name, entry in listed.items()}
         differing: dict[str, str] = {}
@@ -164,10 +164,10 @@ def examine(folder: Path) -> Examination:
                 if _is_needed(folder, name):
                     return Examination(damage=f"{name} is missing")
                 changes.append(f"{name} is gone")
-            elif wrong := _difference(folder / name, entry):
+            elif wrong := _find_difference(folder / name, entry):
                 differing[name] = wrong
         for name, wrong in differing.items():
-            if objection := _objection(folder / name, manifest):
+            if objection := _find_objection(folder / name, manifest):
                 return Examination(damage=f"{name} {wrong}{objection}")
             holds_the_same = known[name].header is not None and _header_checksum(folder / name) == known[name].header
             if holds_the_same and (copied := _find_copy_without_time(folder, known, set(differing))):
@@ -182,7 +182,7 @@ def examine(folder: Path) -> Examination:
                 return Examination(damage=f"{name} is not listed in {MANIFEST_FILE}{_NOT_NEWER}")
         for file in weight_files(folder) if listed else []:
             if file.name not in listed:
-                if objection := _objection(file, manifest):
+                if objection := _find_objection(file, manifest):
                     return Examination(damage=f"{file.name} is not listed in {MANIFEST_FILE}{objection}")
                 changes.append(f"{file.name} was added")
     except PermissionError as error:
@@ -283,7 +283,7 @@ def _is_below(name: str) -> bool:
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
-def _fault(listed: dict[str, tuple[int, str]]) -> str | None:
+def _find_fault(listed: dict[str, tuple[int, str]]) -> str | None:
     """Return what is wrong with the content of a manifest."""
     for name, (_, checksum, *_) in listed.items():
         if not _is_below(name):
@@ -303,7 +303,7 @@ def _is_needed(folder: Path, name: str) -> bool:
     return name == STATE_FILE or (place != folder and place.is_dir() and any(place.iterdir()))
 
 
-def _difference(file: Path, entry: Listed) -> str | None:
+def _find_difference(file: Path, entry: Listed) -> str | None:
     if file.stat().st_size != entry.size:
         return f"has {file.stat().st_size} bytes instead of {entry.size}"
     return None if entry.checksum == _checksum(file) else "has changed since it was written (its checksum differs)"
@@ -326,7 +326,7 @@ def _is_newer(file: Path, manifest: Path) -> bool:
     return file.stat().st_mtime_ns > manifest.stat().st_mtime_ns
 
 
-def _objection(file: Path, manifest: Path) -> str | None:
+def _find_objection(file: Path, manifest: Path) -> str | None:
     """Return why ``file`` has not been changed on purpose, as the end of a sentence."""
     if not _is_newer(file, manifest):
         return _NOT_NEWER
@@ -365,16 +365,16 @@ def steps_of_checkpoints(run_folder: Path) -> dict[Path, int]:
     return {path: int(match[1]) for path, match in numbered.items() if match and path.is_dir()}
 
 
-def newest_complete(run_folder: Path, *, but: Path | None = None, up_to: int | None = None) -> Path | None:
+def newest_complete(run_folder: Path, *, excluding: Path | None = None, up_to: int | None = None) -> Path | None:
     """Return the undamaged ``checkpoint-N`` with the highest N up to ``up_to``; warn about damaged checkpoints."""
     numbered = steps_of_checkpoints(run_folder).items()
-    steps = {path: step for path, step in numbered if path != but and (up_to is None or step <= up_to)}
+    steps = {path: step for path, step in numbered if path != excluding and (up_to is None or step <= up_to)}
     for checkpoint in sorted(steps, key=lambda path: steps[path], reverse=True):
         found = examine(checkpoint)
         if found.damage is None:
             _announce(checkpoint, found.changes)
             return checkpoint
-        logger.warning("The checkpoint %s is damaged and passed over: %s.", checkpoint, found.damage)
+        logger.warning("The checkpoint %s is damaged, so it is skipped: %s.", checkpoint, found.damage)
     return None
 
 
@@ -387,11 +387,11 @@ def refuse_damaged(folder: Path) -> None:
         raise InputFileNotFoundError(
             f"{folder} has no {STATE_FILE}, so the step at which it was saved is unknown; to train on from the first "
             "step, load its weights with `from_pretrained`, and leave `resume_from_checkpoint` out. "
-            f"{_way_out(folder)}"
+            f"{_suggest_other(folder)}"
         )
     if found.damage is not None:
         raise InputError(
-            f"The checkpoint {folder} is damaged: {printable(found.damage)}. {_way_out(folder)} If the file "
+            f"The checkpoint {folder} is damaged: {printable(found.damage)}. {_suggest_other(folder)} If the file "
             f"was changed on purpose, delete {folder / MANIFEST_FILE}."
         )
     _announce(folder, found.changes)
@@ -422,7 +422,7 @@ def reading(file: Path, *, into_model: bool = False) -> Iterator[None]:
         raise unreadable(error) from error
     except errors as error:
         reason = reason_of(error).split(". ")[0].rstrip(".")
-        raise InputError(printable(f"{file} cannot be read: {reason}. {_way_out(file.parent)}")) from error
+        raise InputError(printable(f"{file} cannot be read: {reason}. {_suggest_other(file.parent)}")) from error
 
 
 def unreadable(error: PermissionError) -> InputPermissionError:
@@ -450,8 +450,8 @@ def build_mismatch_error(path: Path, part: str, model: object, what: str) -> Inp
     )
 
 
-def _way_out(folder: Path) -> str:
-    complete = newest_complete(folder.parent, but=folder)
+def _suggest_other(folder: Path) -> str:
+    complete = newest_complete(folder.parent, excluding=folder)
     if complete is None:
         return f"{folder.parent} holds no other complete checkpoint; train from the start."
     return f"Set `resume_from_checkpoint={str(complete)!r}`, the newest complete checkpoint of the run."

@@ -54,7 +54,7 @@ _MAX_COUNT = 1 << 63
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
     """Return the folder to resume from: the given one, or for ``True`` the last complete one; refuse damaged ones."""
-    refuse_missing(resume_from_checkpoint, output_dir)
+    refuse_missing_checkpoint(resume_from_checkpoint, output_dir)
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
     if resume_from_checkpoint is True:
@@ -71,7 +71,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
     return str(resume_from_checkpoint)
 
 
-def refuse_missing(resume_from_checkpoint: object, output_dir: str) -> None:
+def refuse_missing_checkpoint(resume_from_checkpoint: object, output_dir: str) -> None:
     """Refuse a checkpoint that does not exist, without reading any file."""
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return

@@ -109,7 +109,8 @@ def load_weight_slices(model: nn.Module, folder: Path) -> _IncompatibleKeys:
     if has_file(folder, f"{FSDP_WEIGHTS_FOLDER}/.metadata"):
         with reading(folder / FSDP_WEIGHTS_FOLDER, into_model=True):
             read_shards(
-                {f"model.{name}": tensor for name, tensor in present.items()}, _shards(folder, FSDP_WEIGHTS_FOLDER)
+                {f"model.{name}": tensor for name, tensor in present.items()},
+                _open_shards(folder, FSDP_WEIGHTS_FOLDER),
             )
         return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     stored = {key: weight for file in find_weight_files(folder) for key, weight in _read_weights(file).items()}
@@ -238,7 +239,7 @@ def optimizer_by_name(model: nn.Module, optimizer: _Optimizer) -> dict[str, Any]
 
     These are the keys of ``transformers.distributed.save_optimizer_distributed``.
     """
-    names = _names(model)
+    names = _name_parameters(model)
     saved = optimizer.state_dict()
     flat: dict[str, Any] = {}
     for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True):
@@ -265,7 +266,7 @@ def find_named_optimizer(folder: Path, model: nn.Module) -> Path | None:
 
 def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) -> dict[str, Any]:
     """Return the state at :func:`find_named_optimizer` in ``folder``, as ``optimizer.load_state_dict`` takes it."""
-    names = _names(model)
+    names = _name_parameters(model)
     parameters = {
         names[param]: param for group in optimizer.param_groups for param in group["params"] if param in names
     }
@@ -273,8 +274,8 @@ def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) 
         saved = load_tensors(folder / FSDP_OPTIMIZER_FILE, map_location="cpu", mmap=True)
         options = {name: group for group in saved["param_groups"] for name in group["params"]}
         _check_names(model, parameters, saved["state"], options, folder)
-        return _state_dict(optimizer, names, saved["state"], options)
-    reader = _shards(folder, OPTIMIZER_FOLDER)
+        return _build_state_dict(optimizer, names, saved["state"], options)
+    reader = _open_shards(folder, OPTIMIZER_FOLDER)
     wanted: dict[str, Any] = {}
     owners: set[str] = set()
     for key, stored in reader.read_metadata().state_dict_metadata.items():
@@ -283,7 +284,7 @@ def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) 
         owners.update([owner] * (section == "state"))
         # transformers' `fsdp` keeps the options of a group under its number, and its `params` are names.
         if owner in parameters or (section == "param_groups" and owner.isdigit()):
-            wanted[key] = _template(stored, parameters.get(owner))
+            wanted[key] = _make_template(stored, parameters.get(owner))
     read_shards(wanted, reader)
     found: dict[str, dict[str, dict[str, Any]]] = {"state": {}, "param_groups": {}}
     for key, value in wanted.items():
@@ -293,7 +294,7 @@ def read_named_optimizer(model: nn.Module, optimizer: _Optimizer, folder: Path) 
     for group in list(found["param_groups"].values()):
         found["param_groups"].update(dict.fromkeys(group.get("params", ()), group))
     _check_names(model, parameters, owners, found["param_groups"], folder)
-    return _state_dict(optimizer, names, found["state"], found["param_groups"])
+    return _build_state_dict(optimizer, names, found["state"], found["param_groups"])
 
 
 def _check_names(
@@ -311,7 +312,7 @@ def shard_optimizer_state(
     model: nn.Module, optimizer: _Optimizer, saved: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
     """Return this process's part of the full state of an optimizer, ``saved`` in ``folder`` without sharding."""
-    names = _names(model)
+    names = _name_parameters(model)
     order = {parameter: place for place, parameter in enumerate(names)}
     groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
     sizes = [len(group["params"]) for group in saved["param_groups"]]
@@ -330,15 +331,15 @@ def shard_optimizer_state(
         for index, parameter in zip(group["params"], sorted(own, key=order.__getitem__), strict=True):
             state[names[parameter]] = saved["state"].get(index, {})
             options[names[parameter]] = group
-    return _state_dict(optimizer, names, state, options)
+    return _build_state_dict(optimizer, names, state, options)
 
 
-def _names(model: nn.Module) -> dict[torch.Tensor, str]:
+def _name_parameters(model: nn.Module) -> dict[torch.Tensor, str]:
     free_full_weights(model)
     return {parameter: name for name, parameter in model.named_parameters()}
 
 
-def _state_dict(
+def _build_state_dict(
     optimizer: _Optimizer, names: Mapping[Any, str], state: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return ``state`` and ``options``, both by parameter name, in the form of ``optimizer.state_dict()``.
@@ -379,7 +380,7 @@ def _shard_like(parameter: torch.Tensor, value: Any) -> Any:
     )
 
 
-def _shards(folder: Path, name: str) -> ShardReader:
+def _open_shards(folder: Path, name: str) -> ShardReader:
     """Return the reader of a folder of shards in a checkpoint, all of which are files of the checkpoint.
 
     Raises:
@@ -393,7 +394,7 @@ def _shards(folder: Path, name: str) -> ShardReader:
     return reader
 
 
-def _template(stored: object, parameter: torch.Tensor | None) -> Any:
+def _make_template(stored: object, parameter: torch.Tensor | None) -> Any:
     if not isinstance(stored, TensorStorageMetadata):
         return None
     dtype = stored.properties.dtype

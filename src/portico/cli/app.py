@@ -187,44 +187,45 @@ def run(config: DictConfig) -> float | list[float] | None:
         if of_a_sweep:
             refuse_drawing_in_several_processes(hydra_config.sweeper["_target_"])
         settings = settings_to_run(config)
-        continued = job.build_resume_settings(settings)
-        if continued is not None and job.status in (FINISHED, PRUNED):
+        to_resume = job.build_resume_settings(settings)
+        if to_resume is not None and job.status in (FINISHED, PRUNED):
             log.info("Job %d is %s already: %s", job.number, job.status, folder)
             return _objective(job.metrics, settings)
         job.begin(settings["objective"])
         if of_a_sweep and has_several_processes(settings):
             job.run_in_own_process()
             return _objective(job.metrics, settings)
-        metrics = _train(settings, folder, job, continued)
+        metrics = _train(settings, folder, job, to_resume)
         value = _objective(metrics, settings)
         job.finish(metrics)
         return value
-    return _objective(job.metrics, settings)  # the search has ended it
+    # `recording` stops at `JobPruned`, with which the search ends a job early.
+    return _objective(job.metrics, settings)
 
 
 def _train(
-    settings: dict[str, Any], folder: Path, job: SweepJob | None = None, continued: dict[str, Any] | None = None
+    settings: dict[str, Any], folder: Path, job: SweepJob | None = None, to_resume: dict[str, Any] | None = None
 ) -> dict[str, float]:
-    """Run the experiment of checked settings; ``continued`` are settings that resume the job from its folder."""
+    """Run the experiment of checked settings, or of ``to_resume``, which resume the job from its folder."""
     # The processes of a run other than the first join the folder that it has claimed.
     if not is_first_process():
-        return _run_mode(settings, folder, job, continued)
+        return _run_mode(settings, folder, job, to_resume)
     folder.mkdir(parents=True, exist_ok=True)
     with owning(folder):
-        if continued is None:
+        if to_resume is None:
             claim(folder, settings)
-        return _run_mode(settings, folder, job, continued)
+        return _run_mode(settings, folder, job, to_resume)
 
 
 def _run_mode(
-    settings: dict[str, Any], folder: Path, job: SweepJob | None, continued: dict[str, Any] | None
+    settings: dict[str, Any], folder: Path, job: SweepJob | None, to_resume: dict[str, Any] | None
 ) -> dict[str, float]:
     yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
     # Jobs differ by the overrides that Hydra logs; each folder has its whole configuration.
     if is_first_process() and settings["print_config"] and (job is None or job.number == 0):
         plain_console().print(Syntax(yaml, "yaml", background_color="default"))
     with recorded_config(folder, yaml) if is_first_process() else nullcontext():
-        experiment = experiment_of(continued or settings, str(folder))
+        experiment = experiment_of(to_resume or settings, str(folder))
         for name in goals_of(settings["objective"]) if settings["mode"] == "train" else ():
             experiment.check_objective(name)
         for logger in experiment.logger:

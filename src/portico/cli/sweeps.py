@@ -1,4 +1,7 @@
-"""The report of a sweep: a table of its jobs, ``sweep.json`` and ``sweep.html``."""
+"""The report of a sweep from the records of its jobs: a table, ``sweep.json`` and ``sweep.html``.
+
+:func:`reported_sweep` writes it when the sweep ends; :mod:`portico.report.sweep_page` makes the page.
+"""
 
 import errno
 import json

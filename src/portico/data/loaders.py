@@ -132,7 +132,7 @@ class RestOfStream(IterableDataset[Any]):
 
 
 class DataLoaderShard(DataLoader[Any]):
-    """A ``DataLoader``, shared as ``config`` says, that knows which batch is the last when it yields it.
+    """A ``DataLoader`` of one of the processes in ``config``, which knows the last batch when it yields it.
 
     Attributes:
         end_of_dataloader: Whether the last yielded batch is the final batch.

@@ -107,8 +107,8 @@ def _check_name(argument: str, value: object, known: Sequence[str], kind: type |
     )
 
 
-def run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> dict[str, Any]:
-    """Return :func:`resolve_placement` with the strategy as an object where portico configures it.
+def resolve_run_placement(args: HFTrainingArguments, model: nn.Module | None = None) -> dict[str, Any]:
+    """Return the result of :func:`resolve_placement`, with the strategy as an object where portico configures it.
 
     The model, if known, decides on defaults of the strategy.
     """
@@ -194,7 +194,7 @@ def resolve_strategy(args: HFTrainingArguments) -> Strategy:
     unneeded: dict[str, Any] = dict.fromkeys(parts, False)
     try:
         with quiet_lightning():
-            placed = pl.Trainer(**run_placement(args), plugins=cluster_plugins(args) or None, **unneeded)
+            placed = pl.Trainer(**resolve_run_placement(args), plugins=cluster_plugins(args) or None, **unneeded)
     except (MisconfigurationException, ImportError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -317,7 +317,7 @@ _PARALLELISM = (*_SIZES, "cp_backend", "sp_backend", "tp_handler", "cp_handler",
 
 
 def resolve_sharding(args: HFTrainingArguments, model: nn.Module | None = None) -> Strategy | None:
-    """Return the strategy that shards the model as the arguments say, or as it was loaded; ``None`` for none.
+    """Return the strategy of ``fsdp``, ``deepspeed`` or a mesh of processes; ``None`` if the model stays whole.
 
     Contradictions, and what cannot run here, are refused.
     """

@@ -29,7 +29,7 @@ from rich.table import Table
 from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
-from portico.checkpoint.resume import refuse_missing
+from portico.checkpoint.resume import refuse_missing_checkpoint
 from portico.errors import InputError
 from portico.experiments.settings import (
     ExperimentSchema,
@@ -222,7 +222,7 @@ class TrainerExperiment(Experiment):
         started = time.time()
         args = self.build_arguments()
         check_early_stopping(self.callbacks, args)
-        refuse_missing(args.resume_from_checkpoint, args.output_dir)
+        refuse_missing_checkpoint(args.resume_from_checkpoint, args.output_dir)
         if args.push_to_hub and args.process_index == 0:
             refuse_without_login(args)
         set_seed(args.seed)

@@ -3,6 +3,13 @@
 A subclass of :class:`~portico.trainer.Trainer` may define any method that ``transformers.Trainer`` does not have: the
 trainer calls methods of its core, and the core calls only hooks of transformers on the trainer. Trainers of another
 backend replace parts of the core in a subclass of it.
+
+Which object holds which; each arrow is an attribute::
+
+    Trainer --_core--> TrainerCore --lightning_trainer--> lightning.Trainer, a new one for each run
+                                   --module, datamodule--> TrainerModule, TrainerDataModule --run--> TrainingRun
+
+The core and the run refer to the trainer as ``trainer``, the modules as ``hf_trainer``.
 """
 
 import contextlib
@@ -568,7 +575,7 @@ class TrainerCore:
         self.trainer.state = state
         self.trainer._load_callback_state()
 
-    def restore_optimizer_and_scaler(self, checkpoint: str) -> None:
+    def restore_optimizer_and_schedule(self, checkpoint: str) -> None:
         """Restore optimizer, scheduler and gradient scaler from the folder of a checkpoint."""
         self.trainer._load_optimizer_and_scheduler(checkpoint)
         self.trainer._load_scaler(checkpoint)

@@ -84,7 +84,7 @@ class Corrections:
         self.share: BatchShare | None = None
         self._factor = 1  # of the loss that is being computed
         self._watched: WatchedCount | None = None
-        self._has_watched = False  # whether a loss was given a `WatchedCount`: one is enough for the warning
+        self._has_watched = False  # whether a loss was judged by its count of labels: once is enough for the warning
         self._has_diverged = False
 
     def __contains__(self, name: str) -> bool:
@@ -153,6 +153,7 @@ class Corrections:
             return num_items
         if num_items is None:
             # There are no labels to count, so the loss must be a mean.
+            self._has_watched = True
             self._explain(num_summed, 1)
         elif isinstance(num_items, torch.Tensor):
             self._has_watched = True

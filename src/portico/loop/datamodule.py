@@ -446,7 +446,7 @@ class TrainerDataModule(pl.LightningDataModule):
             logger.info(message)
 
 
-def train_sampler(
+def build_train_sampler(
     dataset: "Examples",
     args: "TrainingArguments",
     processing_class: "ProcessingClass | None",
@@ -469,11 +469,11 @@ def train_sampler(
         batch_size = args.train_batch_size * args.gradient_accumulation_steps
         return hf_compat.LengthGroupedSampler(batch_size, **_build_grouping_options(dataset, args, processing_class))
     if strategy == "batch_rebalance":
-        return _batch_rebalanced(dataset, args, processing_class, processes_per_batch)
+        return _build_rebalancing_sampler(dataset, args, processing_class, processes_per_batch)
     return SequentialSampler(dataset) if strategy == "sequential" else RandomSampler(dataset)
 
 
-def eval_sampler(
+def build_eval_sampler(
     dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
 ) -> Sampler[int] | None:
     """Return the sampler of an evaluation: the order of the data, or by length where training is grouped by length."""
@@ -496,7 +496,7 @@ def _build_grouping_options(
     return {"dataset": examples, "lengths": lengths, "model_input_name": name}
 
 
-def _batch_rebalanced(
+def _build_rebalancing_sampler(
     dataset: "Examples",
     args: "TrainingArguments",
     processing_class: "ProcessingClass | None",

@@ -41,7 +41,7 @@ class LeanEpochLoop(EpochLoop):
 
     def __init__(self, pl_trainer: pl.Trainer, min_steps: int | None = None, max_steps: int = -1) -> None:
         super().__init__(pl_trainer, min_steps, max_steps)
-        self.runs_own_steps = _takes_plain_steps(pl_trainer.strategy)
+        self.takes_plain_steps = _takes_plain_steps(pl_trainer.strategy)
         self.val_loop = LeanEvaluationLoop(
             pl_trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False
         )
@@ -80,7 +80,7 @@ class LeanEpochLoop(EpochLoop):
         batch, _, _ = next(data_fetcher)
         progress.is_last_batch = data_fetcher.done
         hooks, connector = self.hooks, pl_trainer._logger_connector
-        if not self.runs_own_steps:
+        if not self.takes_plain_steps:
             batch = pl_trainer.precision_plugin.convert_input(batch)
             batch = pl_trainer.strategy.batch_to_device(batch, dataloader_idx=0)
         progress.increment_ready()
@@ -91,7 +91,7 @@ class LeanEpochLoop(EpochLoop):
         hooks.call_on(pl_trainer.strategy, "on_train_batch_start", batch, batch_idx)
         progress.increment_started()
         self.makes_step = not self._should_accumulate()
-        if self.runs_own_steps:
+        if self.takes_plain_steps:
             output = self._optimize(batch, batch_idx)
         else:
             kwargs = OrderedDict(batch=batch, batch_idx=batch_idx)
@@ -170,7 +170,7 @@ class LeanEpochLoop(EpochLoop):
 def step_optimizer(pl_trainer: pl.Trainer, optimizer: Optimizer, closure: Callable[[], object]) -> None:
     """Run ``closure``, the hooks after it and the step of ``optimizer``: here in a lean loop, else by the strategy."""
     loop, module = pl_trainer.fit_loop.epoch_loop, pl_trainer.lightning_module
-    if not (isinstance(loop, LeanEpochLoop) and loop.is_lean and loop.runs_own_steps):
+    if not (isinstance(loop, LeanEpochLoop) and loop.is_lean and loop.takes_plain_steps):
         pl_trainer.strategy.optimizer_step(optimizer, closure, module)
         return
     closure()
@@ -190,7 +190,7 @@ class LeanEvaluationLoop(EvaluationLoop):
 
     def __init__(self, pl_trainer: pl.Trainer, *options: Any, **more: Any) -> None:
         super().__init__(pl_trainer, *options, **more)
-        self.runs_own_steps = _takes_plain_steps(pl_trainer.strategy)
+        self.takes_plain_steps = _takes_plain_steps(pl_trainer.strategy)
 
     @override
     def reset(self) -> None:
@@ -218,7 +218,7 @@ class LeanEvaluationLoop(EvaluationLoop):
         hooks = self.hooks
         connector = pl_trainer._logger_connector
         stage = self._stage_name
-        if not self.runs_own_steps:
+        if not self.takes_plain_steps:
             batch = pl_trainer.strategy.batch_to_device(
                 pl_trainer.precision_plugin.convert_input(batch), dataloader_idx=0
             )
@@ -228,7 +228,7 @@ class LeanEvaluationLoop(EvaluationLoop):
         results.batch_size = results.dataloader_idx = None
         hooks.call(f"on_{stage}_batch_start", batch, batch_idx)
         progress.increment_started()
-        runner = pl_trainer.lightning_module if self.runs_own_steps else pl_trainer.strategy
+        runner = pl_trainer.lightning_module if self.takes_plain_steps else pl_trainer.strategy
         output = hooks.call_on(runner, f"{stage}_step", batch, batch_idx)
         progress.increment_processed()
         hooks.call(f"on_{stage}_batch_end", output, batch, batch_idx)

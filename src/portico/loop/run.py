@@ -4,7 +4,8 @@ Names: ``trainer`` is portico's :class:`~portico.trainer.Trainer`, ``pl_trainer`
 name ``trainer`` (arguments of hooks, ``TrainerModule.trainer``), portico's is ``hf_trainer``.
 
 Lightning's side of the loop, batch by batch, is :class:`portico.loop.lean.LeanEpochLoop`. Its batches come from
-:meth:`TrainingRun.batches`, through :class:`portico.loop.datamodule.TrainFeed`.
+:meth:`TrainingRun.batches`, through :class:`portico.loop.datamodule.TrainFeed`. A run is set up by
+:class:`portico.loop.core.TrainerCore`, whose docstring says which object holds which.
 
 Read in order: the two tables here, :class:`EventBridge` (when), :class:`TrainingRun` (what), the counts and messages
 of a run, and at the end the ``lightning.Trainer``.
@@ -42,7 +43,8 @@ Lightning                                      Hugging Face
 =============================================  ==============================================================
 (constructor of the trainer)                   T ``on_init_end``
 ``configure_optimizers``                       M ``create_optimizer``, ``create_scheduler``
-``on_fit_start``                               M optimizer, scheduler and loop counts of a resumed run
+``on_fit_start``                               of a resumed run: B states of Lightning's callbacks; M optimizer,
+                                               scheduler and loop counts
 ``on_train_start``                             B ``on_train_begin``, then ``eval_on_start``
 ``on_train_epoch_start``                       B ``on_epoch_begin``
 (a window's first batch is fetched)            T all batches of the window fetched, their labels counted; once after
@@ -111,7 +113,7 @@ from portico.data.loaders import (
     skip_first_batches,
     skip_first_examples,
 )
-from portico.distributed.placement import cluster_plugins, run_placement
+from portico.distributed.placement import cluster_plugins, resolve_run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import Declarations, begin_call, is_in_worker, kill_children, kill_children_on_error
 from portico.distributed.signals import disable_sigterm_handler, ending_plainly, stop_between_batches
@@ -287,7 +289,7 @@ class TrainingRun:
         """Restore optimizer, scheduler and Lightning's loops from the checkpoint, if there is one."""
         if self.checkpoint is None:
             return
-        self.core.restore_optimizer_and_scaler(self.checkpoint)
+        self.core.restore_optimizer_and_schedule(self.checkpoint)
         lightning_compat.continue_from(
             self.core.lightning_trainer,
             epoch=self.resume_point.epoch,
@@ -393,9 +395,9 @@ class TrainingRun:
         """
         self._follow_arguments()
         trainer, plan = self.trainer, self.plan
-        loader, first_update_step, late_rng = self._epoch_loader()
+        loader, first_update_step, restores_rng = self._choose_epoch_loader()
         # Batches of another size may have ended inside a window of this run.
-        already = self.resume_point.num_batches_to_skip % plan.gradient_accumulation_steps if late_rng else 0
+        num_skipped = self.resume_point.num_batches_to_skip % plan.gradient_accumulation_steps if restores_rng else 0
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(self.epoch)
         self.epoch_loader = loader
@@ -413,7 +415,7 @@ class TrainingRun:
 
         if self.checkpoint is not None and self.epoch == self.resume_point.epoch:
             self.core.corrections.restore_order(
-                self.checkpoint, loader, self.epoch, restore=restore if late_rng else None
+                self.checkpoint, loader, self.epoch, restore=restore if restores_rng else None
             )
         if trainer.args.save_strategy != "no":
             self.epoch_start = EpochStart.capture(loader, trainer.args)
@@ -425,19 +427,19 @@ class TrainingRun:
             self._follow_arguments()
             # The size of the last window is known from the start of the epoch on.
             current = plan if update_step == last_step else self.plan
-            num_planned = current.num_batches_in_window(update_step) - already
-            already = 0
+            num_planned = current.num_batches_in_window(update_step) - num_skipped
+            num_skipped = 0
             window, self.num_items_in_batch = trainer.get_batch_samples(batches, num_planned, self.device)
             trainer.current_gradient_accumulation_steps = len(window)
             is_summed = self.core.sums_losses(self.num_items_in_batch)
             window, shares = self.core.corrections.split_shares(window, loader, is_summed=is_summed)
             if 0 < len(window) < num_planned and not has_length(self.loader):
                 self._end_stream(update_step, len(window))
-            if late_rng:
+            if restores_rng:
                 # Skipping batches draws random numbers, so transformers restores the states after the first window.
                 if not has_restored:
                     self._restore_rng_states()
-                late_rng = False
+                restores_rng = False
             for position, (batch, self.share) in enumerate(zip(window, shares, strict=True), start=1):
                 # By what was fetched: an override of `get_batch_samples` may return fewer batches than planned, and
                 # DDP must synchronise on the last one.
@@ -456,7 +458,7 @@ class TrainingRun:
             self.plan = replace(self.plan, gradient_accumulation_steps=size)
             self.core.lightning_trainer.accumulate_grad_batches = size
 
-    def _epoch_loader(self) -> tuple[Any, int, bool]:
+    def _choose_epoch_loader(self) -> tuple[Any, int, bool]:
         """Return the epoch's loader, its first step, and whether random states are restored after its first window.
 
         They are if the loader skips what an interrupted epoch has trained on. Never iterate the loader here: each
@@ -633,8 +635,8 @@ class TrainingRun:
         if self.declarations is None:
             return
         control = self.trainer.control
-        flags = {name: told for name, told in _DECLARED.items() if getattr(control, name)}
-        self.declarations.declare(self.trainer.state.global_step, [*actions, *flags.values()])
+        flagged = [action for flag, action in _DECLARED.items() if getattr(control, flag)]
+        self.declarations.declare(self.trainer.state.global_step, [*actions, *flagged])
 
     def _fire(self, event: str) -> None:
         trainer = self.trainer
@@ -723,7 +725,7 @@ def build_lightning_trainer(
         "enable_model_summary": False,
         **{name: value for name, value in further.items() if value is not None},
     }
-    placement = run_placement(args, model)
+    placement = resolve_run_placement(args, model)
     if args.precision is None and any(isinstance(plugin, Precision) for plugin in plugins):
         # Lightning accepts only one of the two.
         del placement["precision"]

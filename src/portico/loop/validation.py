@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 # ---- Each part by itself ----
 
 
-def check_part_kinds(
+def check_part_types(
     model: "nn.Module | None",
     model_init: object,
     callbacks: "Callbacks | None",
@@ -604,7 +604,7 @@ def check_compiler(args: TrainingArguments) -> None:
 # ---- The parts together ----
 
 
-def _check_kinds(trainer: "TrainerHooks", *, reads_eval_dataset: bool) -> None:
+def _check_data_and_processor(trainer: "TrainerHooks", *, reads_eval_dataset: bool) -> None:
     if isinstance(trainer.train_dataset, CombinedLoader):  # whose length cannot even be asked for
         check_examples("train_dataset", trainer.train_dataset)
     for name, data in name_sets("eval_dataset", trainer.eval_dataset):
@@ -684,9 +684,9 @@ def check_best_metric(args: TrainingArguments, eval_dataset: object, *, adds_met
         )
 
 
-def check_parts(trainer: "TrainerHooks", *, reads_eval_dataset: bool) -> None:
+def check_consistency(trainer: "TrainerHooks", *, reads_eval_dataset: bool) -> None:
     """Refuse parts of the wrong kind, and parts that contradict each other or the training arguments."""
-    _check_kinds(trainer, reads_eval_dataset=reads_eval_dataset)
+    _check_data_and_processor(trainer, reads_eval_dataset=reads_eval_dataset)
     args, strategy = trainer.args, trainer._core.lightning_trainer.strategy
     if args.eval_strategy != "no" and trainer.eval_dataset is None:
         raise InputError(

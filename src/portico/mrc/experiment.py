@@ -66,7 +66,8 @@ logger = logging.getLogger(__name__)
 _PREFIX = "predict"
 _HEADLINE = "f1"
 _NUM_TRIED = 16  # questions on which a metric of the user shows the names of its scores
-_OWN_METRICS = (AnswerTexts, SquadV2, TydiF1, NqF1, Rouge)
+_TEXT_METRICS = (AnswerTexts, SquadV2, Rouge)
+_OWN_METRICS = (*_TEXT_METRICS, TydiF1, NqF1)
 _NO_SPAN = {"start_position": -1, "end_position": -1, "passage_index": -1, "yes_no_answer": "none"}
 _NOTHING_ANSWERED = (
     "No question was answered. Start from a pretrained model (model.name_or_path=<folder or hub name>), train for "
@@ -508,7 +509,7 @@ def scores_of_texts(
     if isinstance(metric, SpanScores) and texts is None:
         blank = [{"example_id": example["id"], **_NO_SPAN, "confidence_score": 0.0} for example in examples]
         return metric.compute(blank)
-    if not isinstance(metric, AnswerTexts | SquadV2 | Rouge):
+    if not isinstance(metric, _TEXT_METRICS):
         return {}
     more = {} if no_answer_probability is None else {"no_answer_probability": no_answer_probability}
     answered = texts or {}

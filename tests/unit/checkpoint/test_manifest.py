@@ -114,7 +114,7 @@ def test_run_falls_back_after_a_power_cut(run, caplog, lose):
     trainer = toy_trainer(run, **SAVED)
     trainer.train(resume_from_checkpoint=True)
     assert [logs["step"] for logs in trainer.state.log_history if "loss" in logs][-2:] == [5, 6]
-    assert "checkpoint-6 is damaged and passed over" in caplog.text
+    assert "checkpoint-6 is damaged, so it is skipped" in caplog.text
     assert examine(run / "checkpoint-6") == Examination()
 
 
@@ -124,7 +124,7 @@ def refuses_and_passes_over(run, caplog, spoil, what):
     with pytest.raises(InputError, match=f"checkpoint-6 is damaged: {what}. {complete}"):
         toy_trainer(run, **SAVED).train(resume_from_checkpoint=str(run / "checkpoint-6"))
     assert newest_complete(run) == run / "checkpoint-4"
-    assert "checkpoint-6 is damaged and passed over" in caplog.text
+    assert "checkpoint-6 is damaged, so it is skipped" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore")

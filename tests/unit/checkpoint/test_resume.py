@@ -50,7 +50,7 @@ def test_folder_without_trainer_state_is_refused_as_by_transformers(tmp_path, ca
         find_checkpoint(folder, "elsewhere")
     (tmp_path / "checkpoint-8" / MANIFEST_FILE).unlink()
     assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / "checkpoint-4")
-    assert "checkpoint-8 is damaged and passed over: trainer_state.json is missing" in caplog.text
+    assert "checkpoint-8 is damaged, so it is skipped: trainer_state.json is missing" in caplog.text
 
 
 def test_deleted_best_checkpoint_is_forgotten(tmp_path, caplog):

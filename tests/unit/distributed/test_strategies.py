@@ -12,7 +12,7 @@ import portico
 from models import Line, tiny_llama, toy_arguments, toy_trainer, two_layer_bert
 from portico.compat.transformers import logger
 from portico.distributed.model_parallel import ShardedStrategy, Sharding
-from portico.distributed.placement import resolve_strategy, run_placement
+from portico.distributed.placement import resolve_run_placement, resolve_strategy
 from portico.distributed.strategies import (
     ModelDDPStrategy,
     ddp_strategy,
@@ -126,9 +126,9 @@ def test_ddp_options_with_strategy_object_are_rejected(tmp_path):
     args = toy_arguments(tmp_path)
     args.strategy, args.devices, args.ddp_bucket_cap_mb = DDPStrategy(), 2, 5
     with pytest.raises(InputError, match="is a DDPStrategy object, which ignores ddp_bucket_cap_mb"):
-        run_placement(args)
+        resolve_run_placement(args)
     args.ddp_bucket_cap_mb = None
-    used = run_placement(args)["strategy"]
+    used = resolve_run_placement(args)["strategy"]
     assert type(used) is DDPStrategy
     assert used is not args.strategy
 
@@ -157,9 +157,9 @@ def test_own_backward_uses_wrapped_model(tmp_path):
 def test_transformers_arguments_use_ddp(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     args = toy_arguments(tmp_path, transformers.TrainingArguments)
-    assert isinstance(run_placement(args)["strategy"], ModelDDPStrategy)
+    assert isinstance(resolve_run_placement(args)["strategy"], ModelDDPStrategy)
     monkeypatch.setenv("GROUP_WORLD_SIZE", "3")
-    assert run_placement(args)["num_nodes"] == 3
+    assert resolve_run_placement(args)["num_nodes"] == 3
 
 
 @pytest.fixture

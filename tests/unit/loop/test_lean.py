@@ -161,7 +161,7 @@ def trace_of(
         kinds = type(trainer.lightning_trainer.fit_loop.epoch_loop), type(trainer.lightning_trainer.test_loop)
         assert all(kind.__name__.startswith("Lean") == is_lean for kind in kinds)
         if is_lean:
-            assert trainer.lightning_trainer.fit_loop.epoch_loop.runs_own_steps == (not strategy)
+            assert trainer.lightning_trainer.fit_loop.epoch_loop.takes_plain_steps == (not strategy)
         trainer.evaluate()
         trainer.predict(trainer.eval_dataset)
     weights = [part_of(parameter) for parameter in trainer.model.parameters()]

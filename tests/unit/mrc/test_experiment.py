@@ -11,6 +11,7 @@ from mrc_data import to_squad
 from portico import InputError
 from portico.cli import compose
 from portico.experiments.experiment import build_experiment
+from portico.experiments.settings import config_dir
 from portico.mrc import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.config import EncoderModel
 from portico.mrc.corpus import generate
@@ -362,6 +363,13 @@ def chosen(name, **keys):
 
 def prepared(metric, examples=({**ANSWERED, "answers": TWICE},), negatives=False, **options):
     return prepare_metric(metric, examples, negatives, **options)
+
+
+def test_every_file_of_a_metric_is_tested_and_described():
+    files = {path.stem for path in (config_dir() / "metric").glob("*.yaml")}
+    assert files == CLASSES.keys()
+    page = (Path(__file__).parents[3] / "docs/mrc.md").read_text(encoding="utf-8")
+    assert [name for name in files if f"\n| `{name}` |" not in page] == []
 
 
 @pytest.mark.parametrize("name", CLASSES)

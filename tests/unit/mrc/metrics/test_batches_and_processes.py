@@ -64,7 +64,7 @@ def test_batches_give_the_metrics_of_the_whole(name):
             metric.update(*records(name, i))
         assert metric.compute() == whole(name)
         metric.reset()
-    assert len(set(whole(name).values())) > 1
+    assert any(0 < score < 100 for score in whole(name).values())
 
 
 @pytest.mark.parametrize("name", METRICS)
