@@ -5,18 +5,21 @@ chooses among :data:`MODES`. Each round trains the same tiny models three times,
 does the arithmetic, under transformers and under portico. Printed are, for each mode, the medians of the rounds, what
 each library adds to the plain loop, and the median of the ratios of what they add. Start-up is left out, but of
 whole evaluations at the end.
+With ``--split`` a profile says instead in whose functions the time of a step goes.
 Times are CPU seconds of the main thread of the first process, so that other processes do not count; waiting for the
 other process is not counted either.
 """
 
 import argparse
+import cProfile
 import itertools
 import os
+import pstats
 import socket
 import statistics
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -95,10 +98,10 @@ class Perceptron(nn.Module):
 NUM_WARM_UP_STEPS = 20
 
 
-def training_step_time(library: Any, mode: Mode, num_steps: int) -> float:
+def training_step_time(library: Any, mode: Mode, num_steps: int, profile: cProfile.Profile | None = None) -> float:
     """Return the CPU microseconds of a training step under ``library``, without those of the first ones."""
     with tempfile.TemporaryDirectory() as folder:
-        clock = Clock()
+        clock = Clock(profile)
         options = {"logging_strategy": "no", **mode.arguments}
         args = arguments(library, folder, max_steps=num_steps + NUM_WARM_UP_STEPS, save_strategy="no", **options)
         model = Perceptron(mode.num_layers)
@@ -210,12 +213,19 @@ class Clock(transformers.TrainerCallback):
 
     seconds = 0.0
 
+    def __init__(self, profile: cProfile.Profile | None = None) -> None:
+        self.profile = profile
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start or stop the clock."""
         if state.global_step == NUM_WARM_UP_STEPS:
             self._start = time.thread_time()
+            if self.profile is not None:
+                self.profile.enable()
         elif state.global_step == state.max_steps:
             self.seconds = time.thread_time() - self._start
+            if self.profile is not None:
+                self.profile.disable()
 
 
 def main() -> None:
@@ -223,6 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--split", action="store_true")
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     options = parser.parse_args()
     chosen = {name: MODES[name] for name in options.modes}
@@ -232,7 +243,7 @@ def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         multiprocessing.spawn(measure_together, (port, several, options), nprocs=2)
-    if "1 layer" in chosen:
+    if "1 layer" in chosen and not options.split:
         for num_batches in (1, 6, 12, 24):
             pairs = [
                 [evaluation_time(one, num_batches, 5) for one in (portico, transformers)]
@@ -255,6 +266,11 @@ def measure_together(rank: int, port: int, modes: Mapping[str, Mode], options: a
 def compare_modes(modes: Mapping[str, Mode], options: argparse.Namespace, *, is_first: bool = True) -> None:
     """Measure steps and batches in each of ``modes``; the first process prints."""
     torch.set_num_threads(1)
+    if options.split:
+        for name, mode in modes.items():
+            for library in (transformers, portico):
+                split_step(name, library, mode, options.steps, is_first=is_first)
+        return
     for name, mode in modes.items():
         plain = partial(plain_training_step_time, mode)
         loops = {library.__name__: partial(training_step_time, library, mode) for library in (transformers, portico)}
@@ -268,6 +284,30 @@ def compare_modes(modes: Mapping[str, Mode], options: argparse.Namespace, *, is_
         }
         loops = {"plain loop": plain, **loops}
         compare(f"microseconds an evaluation batch, {name}", loops, options, is_first=is_first)
+
+
+def split_step(title: str, library: Any, mode: Mode, num_steps: int, *, is_first: bool) -> None:
+    """Print in whose functions the time of a step goes, and how many Python functions of each are called.
+
+    A profile makes functions slower, most of all small ones. What is written in C counts for torch.
+    """
+    profile = cProfile.Profile(time.thread_time)
+    training_step_time(library, mode, num_steps, profile)
+    if not is_first:
+        return
+    seconds: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    statistics_by_function: Mapping[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]  # undocumented
+    for (file, _, _), (_, num_calls, own_seconds, *_) in statistics_by_function.items():
+        package = file.rpartition("/site-packages/")[2].rpartition("/src/")[2].partition("/")[0]
+        owner = package if package in ("accelerate", "lightning", "portico", "transformers") else "torch and others"
+        seconds[owner] += own_seconds
+        calls[owner] += num_calls * (file != "~")  # which stands for C
+    total = sum(seconds.values())
+    parts = [
+        f"{owner} {seconds[owner] / total:.0%}, {calls[owner] / num_steps:.0f} calls" for owner in sorted(seconds)
+    ]
+    print(f"{title}, {library.__name__}: {'; '.join(parts)}", flush=True)
 
 
 def compare(title: str, loops: Mapping[str, Any], options: argparse.Namespace, *, is_first: bool) -> None:

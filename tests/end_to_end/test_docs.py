@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader
 from transformers import BertForSequenceClassification, BertTokenizerFast
 
 from fresh_process import environment
-from models import ToyDataset, tiny_bert, tiny_bert_config
-from portico import compose
+from models import ToyDataset, tiny_bert, tiny_bert_config, toy_arguments
+from portico import Trainer, compose
 from portico.mrc.corpus import generate
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +149,11 @@ def of_sessions(folder, names):
     names |= {"module": OneStep(tiny_bert())}
 
 
+def of_scripts(folder, names):
+    args = toy_arguments(folder, max_steps=2)
+    names |= {"trainer": Trainer(names["model"], args, train_dataset=names["train"])}
+
+
 class OneStep(lightning.LightningModule):
     """Trains for one batch."""
 
@@ -171,6 +176,7 @@ PREPARED = {
     "docs/ipu.md": of_pipelines,
     "docs/mrc.md": of_reading_comprehension,
     "docs/ort.md": of_sessions,
+    "docs/run.md": of_scripts,
 }
 QUICK = ("README.md", "docs/corrections.md", "docs/guides/from_lightning.md", "docs/concepts/bit_identical.md")
 WITH_CODE = [page for page in PAGES if blocks(page)]
