@@ -213,6 +213,13 @@ SCENARIOS = {
         "max_grad_norm": 0.1,
     },
     "mean_of_means": {"make_model": plain_model, "gradient_accumulation_steps": 2, "after": collectives},
+    "bfloat16": {
+        "bf16": True,
+        "gradient_accumulation_steps": 2,
+        "eval_strategy": "epoch",
+        "trainer_options": {"compute_metrics": accuracy},
+        "after": predictions,
+    },
     "own_token_means": {"average_tokens_across_devices": False, "gradient_accumulation_steps": 2},
     "causal": {
         "make_model": tiny_gpt2,
