@@ -5,7 +5,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -47,6 +47,14 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
         del model.forward
         if replaced is not None:
             model.forward = replaced
+
+
+def disabling_autocast(strategy: "Strategy") -> AbstractContextManager[Any]:
+    """Return a context that disables the autocast that Lightning puts around a whole step."""
+    plugin = strategy.precision_plugin
+    if isinstance(plugin, MixedPrecision) and torch.is_autocast_enabled(plugin.device):
+        return torch.autocast(plugin.device, enabled=False)
+    return nullcontext()
 
 
 def _wrap_in_autocast(forward: Callable[P, object], plugin: MixedPrecision) -> Callable[P, Any]:

@@ -8,7 +8,7 @@ in :mod:`portico.compat.lightning`.
 import signal
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -254,17 +254,6 @@ def _takes_plain_steps(strategy: Strategy) -> bool:
     only_casts = type(precision) is MixedPrecision and precision.scaler is None
     is_plain = type(strategy) in (SingleDeviceStrategy, ModelDDPStrategy, ShardedStrategy)
     return is_plain and (only_casts or type(precision) is Precision)
-
-
-def disabling_autocast(strategy: Strategy) -> AbstractContextManager[Any]:
-    """Return a context that disables the autocast that Lightning puts around a whole step.
-
-    Under transformers only the model's forward casts. Public already; here because ``plugin.device`` is undocumented.
-    """
-    plugin = strategy.precision_plugin
-    if isinstance(plugin, MixedPrecision) and torch.is_autocast_enabled(plugin.device):
-        return torch.autocast(plugin.device, enabled=False)
-    return nullcontext()
 
 
 class _DefinedHooks:

@@ -21,10 +21,11 @@ from portico.checkpoint.weights import materialize
 from portico.compat import lightning as lightning_compat
 from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import ShardedStrategy, is_empty
+from portico.distributed.precision import disabling_autocast
 from portico.distributed.processes import connect
 from portico.errors import InputError
 from portico.loop.evaluation import EvaluationSession, LoopEvaluation
-from portico.loop.lean import disabling_autocast, step_optimizer
+from portico.loop.lean import step_optimizer
 from portico.loop.model_setup import describe_model, model_like
 from portico.loop.optim import STEP_AFTER_EVALUATION, schedule_new_groups, scheduler_config
 
