@@ -884,8 +884,9 @@ class Trainer:
         return count.to(device) / 1
 
     def _prepare_input(self, data: "Nested") -> Any:
-        moved = move_to_device(data, self.accelerator.device)
-        dtype = getattr(self._core.lightning_trainer.strategy, "input_dtype", None)
+        strategy = self._core.lightning_trainer.strategy
+        moved = move_to_device(data, strategy.root_device)
+        dtype = getattr(strategy, "input_dtype", None)
         if dtype is None:
             return moved
         return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, moved)
