@@ -371,7 +371,7 @@ def test_help_shows_commands_groups_and_settings(train, capsys):
     assert train("--help") == 0
     shown = capsys.readouterr().out
     assert "portico train -m +experiment=mrc" in shown
-    assert "debug: default, fdr, limit, overfit, profiler" in shown
+    assert "debug: default, fdr, overfit, profiler" in shown
     assert re.search(r"^  postprocess.n_best_size=20 +Candidates kept$", shown, flags=re.MULTILINE)
     assert re.search(r"^  args.learning_rate=0.002 +Peak learning rate$", shown, flags=re.MULTILINE)
     assert "model._target_=portico.mrc.config.EncoderModel" in shown

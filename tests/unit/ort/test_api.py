@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import pickle
+from functools import cache
 
 import onnx
 import pytest
@@ -242,7 +243,7 @@ def test_a_profile_says_where_the_time_goes(tmp_path):
 
 def test_a_profile_is_written_where_nobody_else_can_lay_a_link(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    runtime._make_profile_folder.cache_clear()
+    monkeypatch.setattr(runtime, "_make_profile_folder", cache(runtime._make_profile_folder.__wrapped__))
     net = portico.ort.compile(make_net(), settings=portico.ort.SessionSettings(profile=True))
     net(torch.randn(3, 4))
     (folder,) = tmp_path.iterdir()
@@ -252,7 +253,6 @@ def test_a_profile_is_written_where_nobody_else_can_lay_a_link(tmp_path, monkeyp
     assert list(folder.iterdir()) == []
     runtime._make_profile_folder(os.getpid()).cleanup()
     assert list(tmp_path.iterdir()) == [], "the folder that is removed when the process ends"
-    runtime._make_profile_folder.cache_clear()
 
 
 def test_what_nobody_reads_is_not_computed(tmp_path):
