@@ -4,12 +4,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from markupsafe import Markup
@@ -211,7 +212,8 @@ class Reader:
     """Answers questions by spans of their contexts.
 
     Contexts of any length are read in overlapping windows, many questions in batches. A calibration in the model's
-    folder (see :meth:`calibrate`) sets the probabilities and the threshold of "no answer".
+    folder (see :meth:`calibrate`) sets the probabilities and the threshold of "no answer". Calls from several threads
+    wait for each other.
 
     Args:
         model: A folder or a hub name, or a model with a question answering head.
@@ -577,17 +579,22 @@ class Inference(MRCTrainer):
 
     @contextmanager
     def limited(self, limit: TimeLimit) -> Iterator[None]:
-        """End what runs in the block with an ``InputError`` by a :class:`TimeLimit`."""
-        self.add_callback(limit)
-        try:
-            yield
-        finally:
-            self.remove_callback(limit)
+        """End what runs in the block with an ``InputError`` by a :class:`TimeLimit`; other threads wait for it."""
+        with _RUNNING.setdefault(self, threading.RLock()):
+            self.add_callback(limit)
+            try:
+                yield
+            finally:
+                self.remove_callback(limit)
 
     def answers(self, post_process_function: Any, examples: Examples, features: FeatureSet) -> Any:
         self.post_process_function = post_process_function
         self.predict(features, examples)
         return self.answered
+
+
+# Not attributes, since a lock cannot be pickled or copied.
+_RUNNING: WeakKeyDictionary[Inference, AbstractContextManager[bool]] = WeakKeyDictionary()
 
 
 def _device_arguments(device: str | int) -> dict[str, Any]:

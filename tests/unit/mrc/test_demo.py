@@ -324,6 +324,8 @@ def test_ctrl_c_does_not_wait_for_answers(slow, num_questions):
 def test_short_questions_do_not_wait_for_long_texts(slow):
     """However many there are: long texts do not come first because they have waited."""
     slow, is_running = slow
+    alone = slow.answer("Who?", "Anna lives in Oslo.", handle_impossible_answer=False)
+    is_running.clear()
     with ThreadPoolExecutor(8) as pool, serving(slow) as server:
         asked = [pool.submit(ask, server, question="Who?", context=LONG) for _ in range(8)]
         assert is_running.wait(30)
@@ -331,7 +333,6 @@ def test_short_questions_do_not_wait_for_long_texts(slow):
         for _ in range(5):
             response, page = ask(server, question="Who?", context="Anna lives in Oslo.")
             assert response.status == 200
-        alone = slow.answer("Who?", "Anna lives in Oslo.", handle_impossible_answer=False)
         assert f"{alone.probability:.1%}" in page
         assert not any(one.done() for one in asked)
 

@@ -1,6 +1,7 @@
 import json
 import re
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 
 import datasets
@@ -50,6 +51,14 @@ def test_batched_answers_equal_those_of_single_windows(reader, expected, questio
         for candidate in answer.candidates:
             assert candidate.text == question["context"][candidate.start : candidate.end]
         assert sum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
+
+
+def test_threads_get_the_answers_of_one(reader, questions):
+    chosen = questions[:12]
+    alone = [reader.answer(q["question"], q["context"]).candidates for q in chosen]
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(reader.answer, q["question"], q["context"]) for q in chosen]
+    assert [answer.result().candidates for answer in asked] == alone
 
 
 def test_an_answer_has_its_position(reader, questions):
