@@ -95,9 +95,11 @@ def rows_of_racing_processes(tmp_path, race):
     """Return the exit codes and the rows of two processes that get the same features at the same time."""
     script = Path(__file__).with_name("racing_processes.py")
     (tmp_path / "tokenizer").write_bytes(pickle.dumps(TOKENIZER))
-    # From a process without threads: a fork of this one may find locks that nobody will ever open.
+    # From a process without threads: a fork of this one may find locks that nobody will ever open, and a fork of one
+    # that has tokenised on several threads may wait for them.
+    environment = fresh_process.environment(TOKENIZERS_PARALLELISM="false")
     command = [sys.executable, "-W", "ignore", str(script), race, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=fresh_process.environment())
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert ended.returncode == 0, ended.stderr
     rows = {path.stem: pickle.loads(path.read_bytes()) for path in tmp_path.glob("*.got")}
     return json.loads(ended.stdout.splitlines()[-1]), rows, sorted(path.stem for path in tmp_path.glob("*.wrote"))
