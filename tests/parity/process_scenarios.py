@@ -264,6 +264,7 @@ SCENARIOS = {
         "eval_strategy": "epoch",
         "max_steps": 3,
     },
+    "single_rows": {"eval_strategy": "epoch", "per_device_eval_batch_size": 1},
     "split": {"accelerator_config": {"split_batches": True}, "eval_strategy": "epoch"},
     "uneven": {"accelerator_config": {"even_batches": False}, "max_steps": 3},
     "dispatched": {"accelerator_config": {"dispatch_batches": True}, "eval_strategy": "epoch"},

@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).with_name("process_scenarios.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
 # A launch takes as long as many scenarios, so these are the ones that differ most in code.
 QUICK = ["basic", "mean_of_means", "stream", "raw_backward", "running_statistics", "saves", "client"]
-QUICK += ["rebalanced_accumulation", "bfloat16"]
+QUICK += ["rebalanced_accumulation", "bfloat16", "single_rows"]
 # Where the number of processes matters: shares that differ, datasets shorter than the world, streams of both kinds.
 MORE = ["basic", "accumulation", "client", "uneven", "shorter"]
 MORE += ["rebalanced", "rebalanced_accumulation", "own_batches", "split_stream"]

@@ -386,7 +386,9 @@ def all_gather_several(strategy: "Strategy", tensors: Sequence[torch.Tensor]) ->
     small.sort(key=torch.Tensor.element_size, reverse=True)  # so that each begins at a multiple of its size
     if len(small) < 2 or len({tensor.device for tensor in small}) > 1:
         return [all_gather(strategy, tensor) for tensor in tensors]
-    packed = torch.cat([tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in small])
+    # A single number that was expanded counts as contiguous, with a stride of 0, of which there is no view.
+    flat = (tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1) for tensor in small)
+    packed = torch.cat([tensor.view(torch.uint8) for tensor in flat])
     sizes = [tensor.nbytes for tensor in small]
     parts = [part.split(sizes) for part in _gather_parts(strategy, packed)]
     together = {

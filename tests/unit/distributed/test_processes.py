@@ -170,6 +170,15 @@ class Counting(IterableDataset):
         return iter([Points(self.size)[index] for index in range(self.size)])
 
 
+def test_small_tensors_are_gathered_together(monkeypatch):
+    """Also a view of one number that was expanded, as the loss of an evaluation batch of one example."""
+    monkeypatch.setattr(processes, "_gather_parts", lambda strategy, tensor: [tensor, tensor])
+    tensors = [torch.ones(()).expand(1), torch.arange(3), torch.ones(2, 3).t(), torch.tensor([True])]
+    for gathered, tensor in zip(processes.all_gather_several(None, tensors), tensors, strict=True):
+        assert torch.equal(gathered, torch.stack([tensor, tensor]))
+        assert gathered.dtype == tensor.dtype
+
+
 def files(*sizes):
     """A stream of the ``datasets`` library with one file of each size."""
     points = Points(sum(sizes))

@@ -23,7 +23,8 @@ def evaluate_in_processes(folder, mode, launcher=()):
     assert ended.returncode == 0, ended.stderr[-4000:]
     written = {path.name: json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
     for name in ("eval_results.json", "all_results.json"):
-        del written[name]["eval_runtime"]
+        for time in ("eval_runtime", "eval_model_preparation_time"):
+            written[name].pop(time, None)
     return written
 
 
