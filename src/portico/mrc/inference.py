@@ -208,6 +208,10 @@ class ReaderSettings:
         return chosen
 
 
+# By model. They are no attributes, since a lock cannot be pickled or copied.
+_LOCKS: WeakKeyDictionary[Any, AbstractContextManager[bool]] = WeakKeyDictionary()
+
+
 class Reader:
     """Answers questions by spans of their contexts.
 
@@ -307,7 +311,6 @@ class Reader:
         ids = [str(n) for n in range(len(questions))] if ids is None else _require_list("ids", ids)
         chosen = self.settings.change(self._loaded.max_length, settings)
         featurizer = window_featurizer(self._loaded.tokenizer, chosen)
-        examples, features = question_windows(featurizer, questions, contexts, ids)
         names = ("n_best_size", "max_answer_length", "null_score_diff_threshold", "search")
         options = {name: getattr(chosen, name) for name in names}
         post_processing = SpanPostProcessing(
@@ -316,9 +319,12 @@ class Reader:
             **head_post_processing(head_of(self._loaded.model), options),
         )
         limit = TimeLimit(started, chosen.max_seconds, cancelled, between_batches)
-        limit.check()  # the tokenizer may have taken all of the time
-        with self._inference.limited(limit):
-            answers: Answers = self._inference.answers(post_processing, examples, features).answers
+        # Tokenizers and trainers are for one thread at a time.
+        with _LOCKS.setdefault(self._loaded.model, threading.RLock()):
+            examples, features = question_windows(featurizer, questions, contexts, ids)
+            limit.check()  # the tokenizer may have taken all of the time
+            with self._inference.limited(limit):
+                answers: Answers = self._inference.answers(post_processing, examples, features).answers
         return answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
@@ -579,22 +585,17 @@ class Inference(MRCTrainer):
 
     @contextmanager
     def limited(self, limit: TimeLimit) -> Iterator[None]:
-        """End what runs in the block with an ``InputError`` by a :class:`TimeLimit`; other threads wait for it."""
-        with _RUNNING.setdefault(self, threading.RLock()):
-            self.add_callback(limit)
-            try:
-                yield
-            finally:
-                self.remove_callback(limit)
+        """End what runs in the block with an ``InputError`` by a :class:`TimeLimit`."""
+        self.add_callback(limit)
+        try:
+            yield
+        finally:
+            self.remove_callback(limit)
 
     def answers(self, post_process_function: Any, examples: Examples, features: FeatureSet) -> Any:
         self.post_process_function = post_process_function
         self.predict(features, examples)
         return self.answered
-
-
-# Not attributes, since a lock cannot be pickled or copied.
-_RUNNING: WeakKeyDictionary[Inference, AbstractContextManager[bool]] = WeakKeyDictionary()
 
 
 def _device_arguments(device: str | int) -> dict[str, Any]:
