@@ -130,7 +130,7 @@ def test_the_profiler_writes_a_table_and_a_trace(run, tmp_path):
     assert json.loads((tmp_path / "run/profile/trace.json").read_text())["traceEvents"]
 
 
-@pytest.mark.parametrize("debug", ["default", "fdr", "limit", "overfit"])
+@pytest.mark.parametrize("debug", ["default", "fdr", "overfit"])
 def test_debugging_runs_are_short(debug, run, tmp_path):
     is_shortest = debug in ("default", "fdr")
     assert run(f"debug={debug}", "logger=csv", steps=() if is_shortest else ("args.max_steps=3",)) == 0
