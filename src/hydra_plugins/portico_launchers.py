@@ -1,7 +1,7 @@
 """Launchers on joblib, submitit and Ray: ``launcher=joblib``, ``submitit_local``, ``submitit_slurm`` or ``ray``.
 
-Each job runs the command of the sweep, with the overrides of the job, in a process of its own: killing one leaves the
-others running, a job may start more processes, and nothing has to be pickled. The engines only start commands. Hydra's
+Each job runs the sweep's command with its own overrides in a separate process: killing one job leaves the others
+running, a job may start more processes, and nothing has to be pickled. The engines only start commands. Hydra's
 launchers for these engines run the jobs in workers, where a killed job ends the sweep.
 
 Every Hydra application imports this module, so it imports heavy packages inside functions.

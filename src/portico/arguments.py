@@ -538,6 +538,12 @@ READ_IN_TRAINING = (
     "warmup_steps",
     "weight_decay",
 )
+# Of these, what is compared with a number, or multiplied, where the arguments are made; other kinds fail there.
+_COMPUTED_WITH: Mapping[str, tuple[type, ...]] = {
+    "max_steps": (Real,),
+    "per_device_train_batch_size": (Real, str, Sequence),
+    "warmup_steps": (Real,),
+}
 READ_IN_EVALUATION = ("eval_accumulation_steps", "include_for_metrics", "per_device_eval_batch_size")
 # Arguments that nothing reads while another one has this value.
 _UNREAD = {"save_total_limit": ("save_strategy", "no"), "eval_delay": ("eval_strategy", "no")}
@@ -599,15 +605,11 @@ def stage_that_reads(args: HFTrainingArguments, name: str) -> Stage | None:
         return None
     if name in READ_IN_EVALUATION:
         return "evaluation"
-    # Where the arguments are made, `greater_is_better` is derived from the name of the metric, and values of any kind
-    # are compared with a number, or multiplied.
-    value = getattr(args, name, None)
-    is_compared = name in ("max_steps", "warmup_steps") and not isinstance(value, Real)
-    is_multiplied = name == "per_device_train_batch_size" and not isinstance(value, Real | str | Sequence)
+    is_computed_with = not isinstance(getattr(args, name, None), _COMPUTED_WITH.get(name, object))
+    # `greater_is_better` is derived from the name of the metric where the arguments are made.
     is_derived = name == "metric_for_best_model" and getattr(args, "greater_is_better", None) is None
     is_of_training = name in (*READ_IN_TRAINING, "max_steps", "metric_for_best_model")
-    is_read_early = is_compared or is_multiplied or is_derived
-    return "training" if is_of_training and not is_read_early else "construction"
+    return "training" if is_of_training and not (is_computed_with or is_derived) else "construction"
 
 
 def warn_of_other_kinds(args: HFTrainingArguments) -> None:

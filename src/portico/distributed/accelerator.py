@@ -80,14 +80,14 @@ def read_settings(argument: str, settings: str | Mapping[str, Any]) -> dict[str,
 
 
 def read_number(args: HFTrainingArguments, name: str, unit: str) -> float:
-    """Return an argument that is read by several processes only; alone, one may have any value, as in transformers."""
+    """Return an argument that only several processes read; a single process accepts any value, as in transformers."""
     value = getattr(args, name)
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
-        raise InputTypeError(f"`{name}={value!r}` is no number of {unit}; set it to one.") from error
+    except (TypeError, ValueError):
+        number = math.nan
     if not math.isfinite(number):
-        raise InputError(f"`{name}={value!r}` is no finite number of {unit}; set it to one.")
+        raise InputTypeError(f"`{name}={value!r}` cannot be used; set it to a finite number of {unit}.")
     return number
 
 

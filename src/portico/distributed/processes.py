@@ -386,7 +386,7 @@ def all_gather_several(strategy: "Strategy", tensors: Sequence[torch.Tensor]) ->
     small.sort(key=torch.Tensor.element_size, reverse=True)  # so that each begins at a multiple of its size
     if len(small) < 2 or len({tensor.device for tensor in small}) > 1:
         return [all_gather(strategy, tensor) for tensor in tensors]
-    # A single number that was expanded counts as contiguous, with a stride of 0, of which there is no view.
+    # Copied: one number that was expanded counts as contiguous, but has a stride of 0 and so no view as bytes.
     flat = (tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1) for tensor in small)
     packed = torch.cat([tensor.view(torch.uint8) for tensor in flat])
     sizes = [tensor.nbytes for tensor in small]

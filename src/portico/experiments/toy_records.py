@@ -41,7 +41,7 @@ _TOPICS = {
     "cooking": "recipe oven butter flour kitchen pepper soup dough onion sauce spoon garlic",
 }
 TOPICS = {topic: words.split() for topic, words in _TOPICS.items()}
-FILLERS = str.split("the a of in was with and then we they saw after before again very old new small our some")
+FILLERS = ("the a of in was with and then we they saw after before again very old new small our some").split()  # noqa: SIM905 -- as below
 
 
 def topic_remark(draw: Random) -> Record:

@@ -152,8 +152,8 @@ class Corrections:
         if self._has_watched or is_nested or not is_multiplied:
             return num_items
         if num_items is None:
-            # There are no labels to count, so the loss must be a mean.
-            self._has_watched = True
+            # There are no labels to count, so the loss must be a mean; it always is where no count is wanted.
+            self._has_watched = not trainer.model_accepts_loss_kwargs and trainer.compute_loss_func is None
             self._explain(num_summed, 1)
         elif isinstance(num_items, torch.Tensor):
             self._has_watched = True

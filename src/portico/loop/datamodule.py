@@ -400,7 +400,7 @@ class TrainerDataModule(pl.LightningDataModule):
                 options["batch_sampler"] = sampler
             else:
                 drop_last = args.dataloader_drop_last
-                if not isinstance(drop_last, bool):  # torch says so of its own argument
+                if not isinstance(drop_last, bool):  # torch names its own argument, `drop_last`
                     raise InputTypeError(
                         f"`dataloader_drop_last={drop_last!r}` cannot be used; set it to True or False."
                     )

@@ -249,8 +249,8 @@ def _trackers(names: Sequence[str]) -> list[Any]:
     try:
         return [tracker() for tracker in hf_compat.get_reporting_integration_callbacks(names)]
     except (ImportError, RuntimeError, TypeError, ValueError) as error:
-        kinds = {RuntimeError: InputRuntimeError, TypeError: InputTypeError}
-        kind = kinds.get(type(error), InputError)
+        kinds = {RuntimeError: InputRuntimeError, TypeError: InputTypeError, Exception: InputError}
+        kind = next(kind for plain, kind in kinds.items() if isinstance(error, plain))
         raise kind(
             f"`report_to={', '.join(map(str, names))}` cannot be used ({error}); install its package, name another "
             "tracker, or set it to 'none'."

@@ -109,7 +109,7 @@ INSTEAD = {
 
 
 def warn_of_misspelt_hooks(trainer_class: type, base: type) -> None:
-    """Warn about a method that is never called and whose name resembles that of a method of ``base``."""
+    """Warn about a method that nothing calls and whose name resembles that of a method of ``base``."""
     own = {
         name: method
         for kind in trainer_class.__mro__

@@ -73,10 +73,10 @@ def test_ddp_arguments_reach_strategy(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("ddp_timeout", "long", "`ddp_timeout='long'` is no number of seconds"),
-        ("ddp_timeout", [60], r"`ddp_timeout=\[60\]` is no number of seconds"),
-        ("ddp_timeout", float("inf"), "`ddp_timeout=inf` is no finite number of seconds"),
-        ("ddp_bucket_cap_mb", "large", "`ddp_bucket_cap_mb='large'` is no number of megabytes"),
+        ("ddp_timeout", "long", "`ddp_timeout='long'` cannot be used; set it to a finite number of seconds"),
+        ("ddp_timeout", [60], r"`ddp_timeout=\[60\]` cannot be used; set it to a finite number of seconds"),
+        ("ddp_timeout", float("inf"), "`ddp_timeout=inf` cannot be used; set it to a finite number of seconds"),
+        ("ddp_bucket_cap_mb", "large", "`ddp_bucket_cap_mb='large'` cannot be used; set it to a finite number of meg"),
     ],
 )
 def test_numbers_that_only_several_processes_read(name, value, reason, tmp_path):
