@@ -63,6 +63,10 @@ class Observer:
     def on_trainer_init(self, trainer: ObservedTrainer) -> None:
         """A trainer is being created; it has no attributes yet."""
 
+    def on_search(self, trainer: ObservedTrainer, num_trials: "int | None") -> "int | None":
+        """A hyperparameter search starts; return the number of its trials, by default the given ``num_trials``."""
+        return num_trials
+
     def on_train(self, trainer: ObservedTrainer, checkpoint: "str | bool | None") -> "str | bool | None":
         """Training starts; return the checkpoint to resume from, by default the given ``checkpoint``."""
         return checkpoint

@@ -596,6 +596,7 @@ class Trainer:
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
+        self._trial = trial
         for observer in observers.active:
             resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
         self._core.check_training()
@@ -1547,6 +1548,8 @@ class Trainer:
         chosen, directions = hp_search.check_search(
             backend, direction, self.model_init, self.args.world_size, n_trials, functions
         )
+        for observer in observers.active:
+            n_trials = observer.on_search(self, n_trials)  # type: ignore[assignment]  # None for Optuna's `timeout`
         self.hp_search_backend = HPSearchBackend(chosen.name)
         self.hp_space = chosen.default_hp_space if hp_space is None else hp_space
         self.hp_name = hp_name

@@ -98,10 +98,50 @@ def test_nothing_to_rehearse(source, arguments, message, tmp_path):
     assert message in ended.stderr
 
 
+SEARCH = SOUND.replace(
+    "trainer.train()\n",
+    """
+import torch
+from transformers import set_seed
+
+def new_model(trial):
+    trial.suggest_float("dropout", 0.0, 0.1)
+    return tiny_bert()
+
+def space(trial):
+    return {"per_device_train_batch_size": trial.suggest_categorical("size", [1, 2, 3, 4])}
+
+trainer = Trainer(model_init=new_model, args=args, compute_metrics=METRICS, **data)
+trainer.hyperparameter_search(space, n_trials=30, backend="optuna")
+trainer = Trainer(tiny_bert(), toy_arguments("out", TrainingArguments, max_steps=4))
+""".replace("METRICS", "lambda prediction: {'n': len(prediction.predictions)}"),
+)
+
+
 @pytest.mark.slow
-def test_torchrun(write, tmp_path):
+def test_search_is_rehearsed_in_one_trial(write, tmp_path):
+    before = write(SEARCH)
+    ended = portico("preflight", "script.py", folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "in each of 30 trials" in ended.stdout
+    assert re.search(r"│ resume +│ passed", ended.stdout)
+    assert "The arguments of a trial are drawn at random" in ended.stdout
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["torchrun", "--nproc-per-node", 2],
+        ["accelerate", "launch", "--cpu", "--num_processes", 2, "--main_process_port", 0],
+        ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", 1],
+    ],
+    ids=lambda words: " ".join(map(str, words)),
+)
+def test_processes_of_a_launcher(launcher, write, tmp_path):
     before = write(SOUND)
-    ended = portico("preflight", "torchrun", "--nproc-per-node", 2, "script.py", folder=tmp_path)
+    ended = portico("preflight", *launcher, "script.py", folder=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert re.search(r"│ resume +│ passed", ended.stdout)
     assert contents(tmp_path) == before

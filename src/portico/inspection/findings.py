@@ -55,14 +55,17 @@ class Forecast:
     num_kept: int = 0
     """The most checkpoints that are on the disk at a time."""
     checkpoint_bytes: int = 0
+    num_trials: int = 1
+    """How often a search trains, each time into a folder of its own."""
 
     @property
     def seconds(self) -> float:
-        return self.num_steps * self.step_seconds + sum(part.times * part.seconds for part in self.repeated)
+        seconds = self.num_steps * self.step_seconds + sum(part.times * part.seconds for part in self.repeated)
+        return self.num_trials * seconds
 
     @property
     def disk_bytes(self) -> int:
-        return self.num_kept * self.checkpoint_bytes
+        return self.num_trials * self.num_kept * self.checkpoint_bytes
 
 
 @dataclass
@@ -76,7 +79,7 @@ class Fingerprint:
     weights: int
     """CRC-32 of the weights after the step."""
     is_random: bool = False
-    """Whether the data are drawn at random when they are read."""
+    """Whether the data, or the arguments of a trial, are drawn at random when they are read."""
 
 
 @dataclass

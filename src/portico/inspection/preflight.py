@@ -75,7 +75,8 @@ class Preflight:
         """What the real run would take, in one sentence."""
         parts = []
         for forecast in self.rehearsed.forecasts:
-            parts.append(f"{forecast.num_steps:,} steps of {_time(forecast.step_seconds)}")
+            in_trials = f"in each of {forecast.num_trials} trials " if forecast.num_trials > 1 else ""
+            parts.append(f"{in_trials}{forecast.num_steps:,} steps of {_time(forecast.step_seconds)}")
             for part in forecast.repeated:
                 if part.times:
                     of_size = f" of {size_of(part.num_bytes)}" if part.num_bytes else ""

@@ -87,6 +87,7 @@ class Rehearsal(Observer):
         self._is_inside = False
         self.uploads = False  # whether the script would upload the model
         self._num_trainings = 0
+        self._num_trials = 1  # of the search whose first trial is rehearsed
         self._lengths: dict[int, list[int]] = {}
         self._evaluations: list[LimitedEvaluation] = []
         self.epoch: ShortEpoch | None = None
@@ -138,6 +139,9 @@ class Rehearsal(Observer):
         try:
             yield
         except Exception as error:
+            if type(error).__name__ == "TrialPruned":  # as a search may end any trial
+                self.finish(note="the trial is pruned")
+                return
             self.fail(error, trainer)
         else:
             self.finish()
@@ -178,6 +182,13 @@ class Rehearsal(Observer):
         args.output_dir = replacing
 
     @override
+    def on_search(self, trainer: ObservedTrainer, num_trials: "int | None") -> "int | None":
+        self._num_trials = num_trials or 1
+        if num_trials is None:
+            self.record.warnings.append("The search ends by its time, so the forecast is that of one trial.")
+        return 1
+
+    @override
     def on_train(self, trainer: ObservedTrainer, checkpoint: "str | bool | None") -> "str | bool | None":
         if self._is_inside:
             return checkpoint
@@ -194,6 +205,8 @@ class Rehearsal(Observer):
     def _rehearse(self, trainer: "Trainer", checkpoint: "str | bool | None") -> "str | bool | None":
         output_dir = self.output_dirs.get(trainer.args.output_dir, trainer.args.output_dir)
         forecast = Forecast(output_dir=str(Path(output_dir).absolute()))
+        if trainer._trial is not None:
+            forecast.num_trials = self._num_trials
         self.record.forecasts.append(forecast)
         if self.settings.checks_data:
             self.begin(DATA)
@@ -218,7 +231,7 @@ class Rehearsal(Observer):
         self.begin(FIRST_STEPS)
         self._is_inside = True
         try:
-            trainer.train(resume_from_checkpoint=checkpoint)
+            trainer.train(resume_from_checkpoint=checkpoint, trial=trainer._trial)
         except Exception as error:
             self.fail(error, trainer)
             self._try_the_rest(trainer)
@@ -578,7 +591,7 @@ class RehearsedRun(TrainerCallback):
         )  # fmt: skip
 
     def _measure_checkpoint(self, state: TrainerState) -> None:
-        checkpoint = Path(self._trainer.args.output_dir, f"checkpoint-{state.global_step}")
+        checkpoint = Path(self._trainer._get_output_dir(self._trainer._trial), f"checkpoint-{state.global_step}")
         stage = self._rehearsal.record.stages[-1]
         if not checkpoint.is_dir():
             return
@@ -599,11 +612,12 @@ class RehearsedRun(TrainerCallback):
         record = self._rehearsal.record
         if record.fingerprint is None:
             record.fingerprint = self._watch.fingerprint(state)
-            record.fingerprint.is_random = draws_at_random(self._trainer)
+            drawn = "data" if draws_at_random(self._trainer) else "arguments of a trial"
+            record.fingerprint.is_random = drawn == "data" or self._trainer._trial is not None
             if record.fingerprint.is_random:
                 record.warnings.append(
-                    "The data are drawn at random whenever they are read, so a resumed run sees other draws, and only "
-                    "whether it can be resumed was tried."
+                    f"The {drawn} are drawn at random whenever they are read, so a resumed run sees other draws, and "
+                    "only whether it can be resumed was tried."
                 )
         if str(getattr(args.save_strategy, "value", args.save_strategy)) == "no":
             return
