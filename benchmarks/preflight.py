@@ -1,15 +1,19 @@
 """How near a preflight is to the real run: ``python benchmarks/preflight.py [KIND ...]`` prints a row for each kind.
 
-Each kind is a script, run under ``portico preflight`` and then for real under ``portico run``, one after the other.
+Each kind is a script, run under ``portico preflight`` and then for real under ``portico run``, one after the other. A
+row has the medians of ``--rounds`` such pairs, and the range of what was predicted of the real run.
 ``python benchmarks/preflight.py --script KIND FOLDER`` is the script itself.
 """
 
+import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -17,8 +21,28 @@ import psutil
 KINDS = ("classification", "causal", "seq2seq", "mrc", "ddp")
 
 
-def measure(kind: str) -> None:
-    """Print predicted and real time and peak memory of a kind, and what the preflight itself took."""
+@dataclass
+class Pair:
+    """A preflight and the real run after it: seconds, and peaks of memory in bytes."""
+
+    predicted: float
+    real: float
+    predicted_memory: int
+    real_memory: int
+    cost: float
+    """Seconds that the preflight took."""
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted / self.real
+
+
+def measure(kind: str) -> Pair:
+    """Return predicted and real time and peak memory of a kind, and what the preflight itself took.
+
+    Raises:
+        SystemExit: If the preflight finds a fault.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         script = [__file__, "--script", kind, f"{folder}/out"]
@@ -31,16 +55,27 @@ def measure(kind: str) -> None:
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         cost = time.monotonic() - start
         if ended.returncode:
-            print(kind, ended.stdout[-3000:], ended.stderr[-3000:])
-            return
+            raise SystemExit(f"{kind}: {ended.stdout[-3000:]} {ended.stderr[-3000:]}")
         found = json.loads(ended.stdout)
-        predicted = max(stage["memory"] for stage in found["stages"])
+        predicted_memory = max(stage["memory"] for stage in found["stages"])
         real, memory = _run([sys.executable, "-m", "portico", "run", *script] if not launched else _torchrun(script))
-        print(
-            f"| {kind} | {found['seconds']:.0f} s | {real:.0f} s | {found['seconds'] / real - 1:+.0%} | "
-            f"{predicted / 1e6:.0f} MB | {memory / 1e6:.0f} MB | {predicted / memory - 1:+.0%} | {cost:.0f} s |",
-            flush=True,
-        )
+        return Pair(found["seconds"], real, predicted_memory, memory, cost)
+
+
+def print_medians(kind: str, pairs: list[Pair]) -> None:
+    predicted, real = (statistics.median(times) for times in zip(*((p.predicted, p.real) for p in pairs), strict=True))
+    ratios = sorted(pair.ratio for pair in pairs)
+    expected, used = (
+        statistics.median(sizes) / 1e6
+        for sizes in zip(*((pair.predicted_memory, pair.real_memory) for pair in pairs), strict=True)
+    )
+    cost = statistics.median(pair.cost for pair in pairs)
+    print(
+        f"| {kind} | {predicted:.0f} s | {real:.0f} s | {statistics.median(ratios) - 1:+.0%} | "
+        f"{ratios[0] - 1:+.0%} to {ratios[-1] - 1:+.0%} | {expected:.0f} MB | {used:.0f} MB | "
+        f"{expected / used - 1:+.0%} | {cost:.0f} s |",
+        flush=True,
+    )
 
 
 def _torchrun(script: list[str]) -> list[str]:
@@ -126,10 +161,18 @@ def train(kind: str, folder: str) -> None:
         Seq2SeqTrainer(model, args, data_collator=pad, compute_metrics=metrics, **data).train()
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", default=KINDS, metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    print("| script | predicted | real | | from, to | peak memory predicted | real | | preflight |\n|" + "---|" * 9)
+    for kind in options.kinds:
+        print_medians(kind, [measure(kind) for _ in range(options.rounds)])
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--script"]:
         train(*sys.argv[2:4])
     else:
-        print("| script | predicted | real | | peak memory predicted | real | | preflight |\n|" + "---|" * 8)
-        for kind in sys.argv[1:] or KINDS:
-            measure(kind)
+        main()

@@ -57,6 +57,17 @@ def test_same_weights(scenario, tmp_path):
         assert history(theirs, step) == history(ours, step)
 
 
+@pytest.mark.parametrize("scenario", CLIENTS)
+def test_preflight_raises_no_alarm(scenario, tmp_path):
+    library, (script, *arguments), _ = CLIENTS[scenario]
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed; install it with pip install 'portico[clients]'")
+    command = [sys.executable, "-m", "portico", "preflight", str(SCRIPTS / script), "out", *arguments]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("kind", ["sft", "dpo", "reward", "grpo"])
 def test_trl_trains_the_same_weights_in_two_processes(kind, tmp_path):
     if find_spec("trl") is None:
@@ -90,13 +101,17 @@ def test_trl_trains_split_sequences_like_whole_ones_and_resumes_on_one_process(k
             assert row == pytest.approx(expected, rel=2e-6, abs=2e-6)
 
 
+def environment():
+    path = f"{SCRIPTS.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+
+
 def trained(command, folder, name, *launcher):
     """Run a script in one place, so that paths in its files agree, and return where its files are moved to."""
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", *launcher, str(SCRIPTS / command[0]), "out", *command[1:]],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{SCRIPTS.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-        | {"HF_HUB_OFFLINE": "1"},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import late_faults
 from fresh_process import environment, portico
 
 SCRIPT = """
@@ -101,9 +102,6 @@ def test_nothing_to_rehearse(source, arguments, message, tmp_path):
 SEARCH = SOUND.replace(
     "trainer.train()\n",
     """
-import torch
-from transformers import set_seed
-
 def new_model(trial):
     trial.suggest_float("dropout", 0.0, 0.1)
     return tiny_bert()
@@ -116,6 +114,33 @@ trainer.hyperparameter_search(space, n_trials=30, backend="optuna")
 trainer = Trainer(tiny_bert(), toy_arguments("out", TrainingArguments, max_steps=4))
 """.replace("METRICS", "lambda prediction: {'n': len(prediction.predictions)}"),
 )
+
+
+def rehearse_as_script(maker, folder):
+    """Rehearse a script that trains a trainer of the zoo."""
+    source = f"import pathlib\nimport late_faults\n\nlate_faults.{maker}(pathlib.Path('out')).train()\n"
+    (folder / "script.py").write_text(source)
+    (folder / "notes.txt").write_text("mine")
+    before = contents(folder)
+    ended = portico("preflight", "--json", "script.py", folder=folder, HF_TOKEN="", WANDB_MODE="disabled")
+    assert contents(folder) == before
+    return ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", late_faults.FAULTS)
+def test_each_late_fault_of_a_script_is_named_by_its_cause(name, tmp_path):
+    ended = rehearse_as_script(f"FAULTS[{name!r}][0]", tmp_path)
+    assert ended.returncode == 1, ended.stdout[-3000:] + ended.stderr[-3000:]
+    said = [fault["sentence"] for fault in json.loads(ended.stdout)["faults"]]
+    assert any(re.search(late_faults.FAULTS[name][1], sentence) for sentence in said), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", late_faults.SOUND)
+def test_each_sound_script_raises_no_alarm(name, tmp_path):
+    ended = rehearse_as_script(f"SOUND[{name!r}]", tmp_path)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
 
 
 @pytest.mark.slow

@@ -186,8 +186,7 @@ def test_language_modelling_with_arguments_of_its_own(folder, monkeypatch):
     assert {"final/model.safetensors", "checkpoint-6/optimizer.pt"} <= names
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
+every_script = pytest.mark.parametrize(
     ("script", "given"),
     [
         (
@@ -200,9 +199,24 @@ def test_language_modelling_with_arguments_of_its_own(folder, monkeypatch):
         ("tag", {**ARGUMENTS, "model_name_or_path": "model"}),
     ],
 )
+
+
+@pytest.mark.slow
+@every_script
 def test_verify_proves_the_numbers_of_a_script(script, given, folder, tmp_path):
     options = ["out"] if given is None else flags(**given, output_dir=folder / "verified")
     ended = portico("verify", "--keep", tmp_path, SCRIPTS / f"{script}.py", *options, folder=folder)
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
     assert re.search(r"identical for \d+ steps, \d+ checkpoints, \d+ evaluations", ended.stdout)
     assert not (folder / "verified").exists()
+
+
+@pytest.mark.slow
+@every_script
+def test_preflight_raises_no_alarm_for_a_script(script, given, folder):
+    options = ["rehearsed"] if given is None else flags(**given, output_dir=folder / "rehearsed")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    ended = portico("preflight", SCRIPTS / f"{script}.py", *options, folder=folder)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-2000:]
+    assert re.search(r"resume +│ passed", ended.stdout)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
