@@ -736,9 +736,10 @@ class Trainer:
         inputs = self._prepare_inputs(inputs)
         for observer in observers.active:
             observer.on_compute_loss(self, model, inputs)
-        is_summed = self._core.sums_losses(num_items_in_batch)
         share = None if self._core.module.run is None else self._core.module.run.share
-        num_summed = self.current_gradient_accumulation_steps if is_summed else 1
+        num_batches = self.current_gradient_accumulation_steps
+        is_summed = num_batches == 1 or self._core.sums_losses(num_items_in_batch)
+        num_summed = num_batches if is_summed else 1
         counting = self._core.corrections.counting(num_items_in_batch, share, num_summed=num_summed)
         with self.compute_loss_context_manager(), counting as count:
             loss = self.compute_loss(model, inputs, num_items_in_batch=count)
@@ -754,9 +755,9 @@ class Trainer:
             torch.accelerator.empty_cache()
         if share is not None:
             loss = share.scale(loss)
-        elif not is_summed and self.current_gradient_accumulation_steps != 1:
+        elif not is_summed:
             # The real size of the window: the last one of an epoch may have fewer batches.
-            loss = loss / self.current_gradient_accumulation_steps
+            loss = loss / num_batches
         # Here or right after this method: `BackwardPass` in `portico.loop.module` says which.
         self.accelerator.backward(loss)
         return loss.detach()

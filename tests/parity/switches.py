@@ -115,7 +115,7 @@ def windows_batch_by_batch(patch):
                 yield None
 
     patch.setattr(Trainer, "get_batch_samples", lambda self, batches, size, device: (Window(batches, size), None))
-    patch.setattr(Corrections, "split_shares", lambda self, window, loader, is_summed: (window, window.shares()))
+    patch.setattr(Corrections, "split_shares", lambda self, window, loader, num_items: (window, window.shares()))
 
 
 def feed_without_length(patch):

@@ -54,7 +54,6 @@ from portico.loop.evaluation import EvaluationSession
 from portico.loop.failures import explain_call, explain_failure
 from portico.loop.metrics import check_metrics, plain_values
 from portico.loop.module import TrainerModule
-from portico.loop.outputs import loss_of
 from portico.loop.overrides import INSTEAD
 from portico.loop.plain_trainer import PlainTrainerBridge
 from portico.loop.plan import ResumePoint, RunPlan
@@ -650,3 +649,16 @@ class TrainerCore:
     def __getstate__(self) -> dict[str, Any]:
         # The worker that unpickles the trainer makes another one.
         return {**self.__dict__, "lightning_trainer": None}
+
+
+def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
+    """Return the model's loss, under ``loss`` or first in a tuple; raise ``ValueError`` if there is no loss."""
+    if isinstance(outputs, dict) and "loss" not in outputs:
+        raise ValueError(
+            "The model did not return a loss from the inputs, only the following keys: "
+            f"{','.join(outputs)}. For reference, the inputs it received are {','.join(inputs)}. Give it labels under "
+            "the name it takes, load one of the `AutoModelFor...` classes if it has no head for a task, or override "
+            "`compute_loss`."
+        )
+    loss: torch.Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
+    return loss

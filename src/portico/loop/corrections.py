@@ -110,9 +110,14 @@ class Corrections:
         """Return whether one process makes a step of one batch, so that there is nothing to add up."""
         if num_batches != 1:
             return False
+        return self._data_parallel_size == 1
+
+    @property
+    def _data_parallel_size(self) -> int:
+        """What the accelerator says, which a run asks once."""
         if self._trainer.is_in_train and (run := self._trainer._core.module.run) is not None:
-            return run.data_parallel_size == 1
-        return self._trainer.accelerator.data_parallel_size == 1
+            return run.data_parallel_size
+        return self._trainer.accelerator.data_parallel_size
 
     def counting(
         self, num_items: "NumItems", share: BatchShare | None, *, num_summed: int = 1
@@ -148,7 +153,7 @@ class Corrections:
             return self.share.num_items.clamp(min=1)
         trainer = self._trainer
         is_nested = trainer.is_in_train and trainer._core.module.evaluation is not None
-        is_multiplied = num_summed * trainer.accelerator.data_parallel_size > 1 and not trainer.loss_is_scaled_for_ga
+        is_multiplied = num_summed * self._data_parallel_size > 1 and not trainer.loss_is_scaled_for_ga
         if self._has_watched or is_nested or not is_multiplied:
             return num_items
         if num_items is None:
@@ -164,7 +169,7 @@ class Corrections:
 
     def process_factor(self) -> int:
         """Return the factor that ``compute_loss`` applies to a loss divided by the labels of all processes."""
-        self._factor = 1 if self.share is not None else self._trainer.accelerator.data_parallel_size
+        self._factor = 1 if self.share is not None else self._data_parallel_size
         return self._factor
 
     def _explain(self, num_summed: int, num_processes: int) -> None:
@@ -184,11 +189,11 @@ class Corrections:
     # Training
 
     def split_shares(
-        self, window: Sequence["Batch"], loader: "Loader", *, is_summed: bool
+        self, window: Sequence["Batch"], loader: "Loader", num_items: "NumItems"
     ) -> tuple[list["Batch"], list[BatchShare | None]]:
         """Return the batches to train on, for a window just fetched from ``loader``, and the share of each.
 
-        Transformers sums their losses if ``is_summed``, and averages them otherwise.
+        ``num_items`` is the number of labels in the window, if the model takes it.
         """
         if not self._names and self._is_alone(len(window)):
             return list(window), [None]
@@ -206,7 +211,7 @@ class Corrections:
             batches[-1], sizes[-1] = resize_rows(batches[-1], sizes[-1], num_own or sizes[-1]), num_own
         if self._names & {"loss_scale", "train_duplicates"} and not self._trainer.loss_is_scaled_for_ga:
             return batches, self._shares(batches, sizes)
-        if not is_summed and len(set(sizes)) > 1:
+        if len(set(sizes)) > 1 and not self._trainer._core.sums_losses(num_items):
             self.warn(
                 "loss_scale",
                 f"A step gives its batches of {min(sizes)} and of {max(sizes)} examples the same weight, so an "

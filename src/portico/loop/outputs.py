@@ -362,19 +362,6 @@ def count_tokens(
     return torch.tensor(batch[main_input].numel())
 
 
-def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
-    """Return the model's loss, under ``loss`` or first in a tuple; raise ``ValueError`` if there is no loss."""
-    if isinstance(outputs, dict) and "loss" not in outputs:
-        raise ValueError(
-            "The model did not return a loss from the inputs, only the following keys: "
-            f"{','.join(outputs)}. For reference, the inputs it received are {','.join(inputs)}. Give it labels under "
-            "the name it takes, load one of the `AutoModelFor...` classes if it has no head for a task, or override "
-            "`compute_loss`."
-        )
-    loss: torch.Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
-    return loss
-
-
 def logits_of(outputs: "Nested", ignored: list[str], *, skip_first: bool) -> Any:
     """Return the detached outputs of a model, without the outputs named in ``ignored``.
 

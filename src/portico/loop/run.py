@@ -431,8 +431,7 @@ class TrainingRun:
             num_skipped = 0
             window, self.num_items_in_batch = trainer.get_batch_samples(batches, num_planned, self.device)
             trainer.current_gradient_accumulation_steps = len(window)
-            is_summed = self.core.sums_losses(self.num_items_in_batch)
-            window, shares = self.core.corrections.split_shares(window, loader, is_summed=is_summed)
+            window, shares = self.core.corrections.split_shares(window, loader, self.num_items_in_batch)
             if 0 < len(window) < num_planned and not has_length(self.loader):
                 self._end_stream(update_step, len(window))
             if restores_rng:
