@@ -596,7 +596,7 @@ class Trainer:
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
-        self._trial = trial
+        self._core.trial = trial
         for observer in observers.active:
             resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
         self._core.check_training()

@@ -205,7 +205,7 @@ class Rehearsal(Observer):
     def _rehearse(self, trainer: "Trainer", checkpoint: "str | bool | None") -> "str | bool | None":
         output_dir = self.output_dirs.get(trainer.args.output_dir, trainer.args.output_dir)
         forecast = Forecast(output_dir=str(Path(output_dir).absolute()))
-        if trainer._trial is not None:
+        if trainer._core.trial is not None:
             forecast.num_trials = self._num_trials
         self.record.forecasts.append(forecast)
         if self.settings.checks_data:
@@ -231,7 +231,7 @@ class Rehearsal(Observer):
         self.begin(FIRST_STEPS)
         self._is_inside = True
         try:
-            trainer.train(resume_from_checkpoint=checkpoint, trial=trainer._trial)
+            trainer.train(resume_from_checkpoint=checkpoint, trial=trainer._core.trial)
         except Exception as error:
             self.fail(error, trainer)
             self._try_the_rest(trainer)
@@ -591,7 +591,8 @@ class RehearsedRun(TrainerCallback):
         )  # fmt: skip
 
     def _measure_checkpoint(self, state: TrainerState) -> None:
-        checkpoint = Path(self._trainer._get_output_dir(self._trainer._trial), f"checkpoint-{state.global_step}")
+        usual = Path(self._trainer.args.output_dir, f"checkpoint-{state.global_step}")
+        checkpoint = self._trainer._core.last_checkpoint or usual  # trials write into folders of their own
         stage = self._rehearsal.record.stages[-1]
         if not checkpoint.is_dir():
             return
@@ -613,7 +614,7 @@ class RehearsedRun(TrainerCallback):
         if record.fingerprint is None:
             record.fingerprint = self._watch.fingerprint(state)
             drawn = "data" if draws_at_random(self._trainer) else "arguments of a trial"
-            record.fingerprint.is_random = drawn == "data" or self._trainer._trial is not None
+            record.fingerprint.is_random = drawn == "data" or self._trainer._core.trial is not None
             if record.fingerprint.is_random:
                 record.warnings.append(
                     f"The {drawn} are drawn at random whenever they are read, so a resumed run sees other draws, and "

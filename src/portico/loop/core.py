@@ -117,6 +117,7 @@ class TrainerCore:
         lightning_parts: Lightning's callbacks, loggers and plugins that the user gave.
         lightning_kwargs: Further arguments of each ``lightning.Trainer``.
         last_checkpoint: Folder of the checkpoint written last.
+        trial: Trial of a search that is being trained.
     """
 
     # Attributes of the trainer that a worker process returns to the script that called `train()`.
@@ -133,6 +134,7 @@ class TrainerCore:
         self.corrections = Corrections(trainer)
         self.background = BackgroundWriter()
         self.last_checkpoint: Path | None = None
+        self.trial: Trial = None
         self._trained_shapes: dict[str, torch.Size] = {}  # of the parameters, in the last training
 
     # ---- Setting up ----
