@@ -61,7 +61,7 @@ class Observer:
         """Training arguments are being created, or adopted from transformers; their fields may still be changed."""
 
     def on_trainer_init(self, trainer: ObservedTrainer) -> None:
-        """A trainer is being created; it has no attributes yet."""
+        """A trainer is being created; it has its ``args``, and no other attributes yet."""
 
     def on_search(self, trainer: ObservedTrainer, num_trials: "int | None") -> "int | None":
         """A hyperparameter search starts; return the number of its trials, by default the given ``num_trials``."""

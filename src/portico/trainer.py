@@ -331,8 +331,6 @@ class Trainer:
         plugins: list[Any] | None = None,
         lightning_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        for observer in observers.active:
-            observer.on_trainer_init(self)
         warn_of_misspelt_hooks(type(self), Trainer)
         refuse_old_order(compute_metrics)
         # transformers unpacks both, whatever holds them.
@@ -340,6 +338,8 @@ class Trainer:
         check_part_types(model, model_init, callbacks, optimizers, lightning_callbacks, loggers, plugins)
         lightning_kwargs = check_lightning_kwargs(lightning_kwargs)
         self.args = prepare_arguments(args)
+        for observer in observers.active:
+            observer.on_trainer_init(self)
         options = observers.options()
         added = [made_part(part) for part in options.callbacks]
         added_loggers = [model_setup.make_logger(logger, self.args.output_dir) for logger in options.loggers]

@@ -39,6 +39,14 @@ Path("notes.txt").write_text("overwritten")
 SOUND = SCRIPT.replace("METRICS", "lambda prediction: {'n': len(prediction.predictions)}")
 
 
+UPLOADING = """
+from huggingface_hub import create_repo
+from transformers import Trainer
+
+create_repo("mine/model", token="hf_none")
+"""
+
+
 def leftovers():
     return sorted(Path(tempfile.gettempdir()).glob("portico-preflight-*"))
 
@@ -89,6 +97,8 @@ def test_every_fault_of_a_script_is_named(write, tmp_path):
     [
         ("raise KeyError('mine')", [], "The script fails by itself before its training"),
         ("print('done')", [], "The script built no Trainer"),
+        ("from transformers import Trainer", [], "The script built no Trainer"),
+        (UPLOADING, [], "A rehearsal changes nothing at https://huggingface.co/api/repos/create, so the script ends"),
         ("", ["--rows", "0"], "`--rows 0` is not positive"),
     ],
 )

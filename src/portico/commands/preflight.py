@@ -132,7 +132,8 @@ def _rehearse(shelter: Shelter, words: list[str], *, checks_data: bool, num_rows
     print(f"Rehearsing {' '.join(words[1:])} ...", file=sys.stderr, flush=True)
     code, log = _run(shelter, words, settings, "log")
     found = read_rehearsals(shelter.folder)
-    if not found or not any(rehearsed.stages or rehearsed.faults for rehearsed in found):
+    # A process that was killed has begun a stage at most.
+    if not any(run.faults or run.forecasts or (code and run.stages) for run in found):
         print(log[-4000:], file=sys.stderr)
         if code:
             raise InputError(

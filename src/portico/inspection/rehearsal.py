@@ -163,11 +163,18 @@ class Rehearsal(Observer):
     @override
     def on_arguments_init(self, args: object) -> None:
         given: Any = args
-        if given.push_to_hub:
-            self.uploads = True
-            given.push_to_hub = False
+        self._hold_uploads(given)
         if self.settings.redirects and not str(given.output_dir).startswith(str(self.folder)):
             self.redirect(given)
+
+    @override
+    def on_trainer_init(self, trainer: ObservedTrainer) -> None:
+        self._hold_uploads(trainer.args)
+
+    def _hold_uploads(self, args: Any) -> None:
+        if args.push_to_hub:
+            self.uploads = True
+            args.push_to_hub = False
 
     def redirect(self, args: Any) -> None:
         """Let a training write into the folder of the rehearsal."""
@@ -193,6 +200,7 @@ class Rehearsal(Observer):
         if self._is_inside:
             return checkpoint
         known: Any = trainer
+        self._hold_uploads(trainer.args)  # which the script may have asked for since
         self.record.rank = trainer.args.process_index
         if self.settings.resumes is not None:
             return self._resume(known)
@@ -969,6 +977,7 @@ def refuse_uploads() -> None:
 
     def refuse(request: Any) -> None:
         if request.method not in ("GET", "HEAD", "OPTIONS"):
+            print(f"[portico] A rehearsal changes nothing at {request.url}, so the script ends here.", file=sys.stderr)
             raise UploadSkipped(0)
 
     client: Any = huggingface_hub.get_session()
