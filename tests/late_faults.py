@@ -278,7 +278,7 @@ def row_of_another_size(folder):
     return changed(folder, lambda row: {**row, "input_ids": torch.ones(9, dtype=torch.int64)})
 
 
-@fault(r"1 rows hold numbers that are not finite: row 57 has nan in `labels`")
+@fault(r"1 rows have labels that are not finite: row 57 has nan in `labels`")
 def target_that_is_not_finite(folder):
     data = Changed(Points(ROWS), row57=lambda row: {**row, "labels": torch.tensor([float("nan")])})
     return classifier(folder, data, Line(), {"eval_dataset": Points(5)})
@@ -291,6 +291,7 @@ def row_without_a_label_that_counts(folder):
         Changed(Sequences(ROWS), row57=lambda row: {**row, "labels": [-100] * 6}),
         tiny_gpt2(),
         {"eval_dataset": Sequences(9), "data_collator": pad_everything},
+        per_device_train_batch_size=1,
     )
 
 
@@ -604,3 +605,42 @@ def grouped_by_length(folder):
     parts = {"eval_dataset": Sequences(9), "data_collator": pad_everything}
     options = {"train_sampling_strategy": "group_by_length"}
     return classifier(folder, Sequences(ROWS, ragged=True), tiny_gpt2(), parts, **options)
+
+
+@sound
+def random_stream(folder):
+    parts = {"eval_dataset": ToyDataset(9)}
+    return classifier(folder, ToyStream(ROWS, draws=True), parts=parts, max_steps=40, save_steps=9)
+
+
+@sound
+def missing_values_of_a_series(folder):
+    class Filling(Line):
+        def forward(self, x, labels=None):
+            return super().forward(torch.nan_to_num(x), labels)
+
+    def unmeasured(row):
+        return {**row, "x": torch.tensor([0.0, float("nan"), 1.0])}
+
+    changes = {f"row{row}": unmeasured for row in range(0, ROWS, 3)}
+    return classifier(folder, Changed(Points(ROWS), **changes), Filling(), {"eval_dataset": Points(9)})
+
+
+@sound
+def rows_that_the_collator_completes(folder):
+    def collate(rows):
+        nothing = torch.zeros(3)
+        return {"x": torch.stack([row.get("x", nothing) for row in rows]), "labels": torch.ones(len(rows), 1)}
+
+    data = Changed(Points(ROWS), row57=lambda row: {"labels": row["labels"]}, row58=lambda row: {**row, "note": None})
+    return classifier(folder, data, Line(), {"eval_dataset": Points(9), "data_collator": collate})
+
+
+@sound
+def texts_of_which_nothing_is_left_to_learn(folder):
+    return classifier(
+        folder,
+        Changed(Sequences(ROWS), row57=lambda row: {**row, "labels": [-100] * 6}),
+        tiny_gpt2(),
+        {"eval_dataset": Sequences(9), "data_collator": pad_everything},
+    )

@@ -22,7 +22,7 @@ class Notes(Observer):
         args.max_steps = 2
 
     def on_trainer_init(self, trainer):
-        assert not hasattr(trainer, "args")
+        assert list(vars(trainer)) == ["args"]
         self.told.append("trainer")
 
     def on_train(self, trainer, checkpoint):

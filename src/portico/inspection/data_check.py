@@ -3,7 +3,7 @@
 import math
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,6 +20,7 @@ _MOST_NAMED = 5
 _ROWS_AT_ONCE = 256
 _ROWS_FOR_WORKERS = 20_000  # with fewer, starting them takes longer than reading
 _IGNORED = -100
+_LABELS = ("labels", "label")
 _CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification")
 # What each kind of fault is, and its cure.
 _KINDS = {
@@ -32,7 +33,11 @@ _KINDS = {
         "rows have labels that the model does not have",
         "load it with the right `num_labels`, or correct them.",
     ),
-    "finite": ("rows hold numbers that are not finite", "correct these examples, or leave them out."),
+    "finite": ("rows have labels that are not finite", "correct these examples, or leave them out."),
+    "input": (
+        "rows hold numbers that are not finite",
+        "if they do not stand for missing values, correct these examples, or leave them out.",
+    ),
     "token": (
         "rows have token ids outside of the vocabulary",
         "use the tokenizer of the model, or call `model.resize_token_embeddings(len(tokenizer))`.",
@@ -46,9 +51,17 @@ _KINDS = {
         "rows have no label that counts, since all are -100, and a batch of them has the loss NaN",
         "leave them out, or cut texts so that some of the answer is left.",
     ),
+    "uncounted": (
+        "rows have no label that counts, since all are -100, so nothing is learned from them",
+        "leave them out, or cut texts so that some of the answer is left.",
+    ),
     "missing": ("rows lack a column that others have, or hold None in it", "fill it, or leave these rows out."),
     "span": ("rows have an answer outside of their tokens", "point these to the first token, or leave them out."),
 }
+
+
+# These end no run by themselves.
+_ONLY_WARNED = ("input", "uncounted")
 
 
 @dataclass(frozen=True)
@@ -108,10 +121,19 @@ class Examined:
             named = self.examples.setdefault(kind, [])
             named += other.examples[kind][: _MOST_NAMED - len(named)]
 
-    def sentences(self) -> list[str]:
+    def faults(self) -> list[str]:
         """Return a sentence for each kind of fault, with the first rows and how many there are."""
+        return self._sentences(self.counts.keys() - _ONLY_WARNED)
+
+    def warnings(self) -> list[str]:
+        """Return the same of what may be meant so."""
+        return self._sentences(self.counts.keys() & _ONLY_WARNED)
+
+    def _sentences(self, kinds: Collection[str]) -> list[str]:
         found = []
         for kind, number in self.counts.items():
+            if kind not in kinds:
+                continue
             what, cure = _KINDS[kind]
             more = f" and {number - _MOST_NAMED} more" if number > _MOST_NAMED else ""
             found.append(
@@ -213,20 +235,47 @@ def _examine_rows(
     found: Examined, rows: Sequence[tuple[int, Any]], collate: Any, limits: ModelLimits, size: int
 ) -> None:
     columns = set().union(*(row for _, row in rows if isinstance(row, Mapping)))
+    complete = next((row for _, row in rows if isinstance(row, Mapping) and not _missing(row, columns)), None)
+    is_taken: dict[tuple[str, ...], bool] = {}  # by the columns that a row lacks
+    incomplete = set()
     for number, row in rows:
         found.lengths.append(0 if row is None else length_of(row))
-        if isinstance(row, Mapping):
-            for kind, what in _faults_of(row, columns, limits):
-                found.add(kind, f"row {number} {what}")
+        if not isinstance(row, Mapping):
+            continue
+        lacking = _missing(row, columns)
+        if lacking and lacking not in is_taken:
+            is_taken[lacking] = _takes_incomplete(collate, row, complete)
+        if lacking and not is_taken[lacking]:
+            incomplete.add(number)
+            for name in lacking:
+                what = f"lacks `{name}`" if name not in row else f"has None in `{name}`"
+                found.add("missing", f"row {number} {what}")
+        for kind, what in _faults_of(row, limits, size):
+            found.add(kind, f"row {number} {what}")
     readable = [pair for pair in rows if pair[1] is not None]
     for first in range(0, len(readable), size):
         batch = readable[first : first + size]
-        if any(isinstance(row, Mapping) and columns - set(row) for _, row in batch):
+        if any(number in incomplete for number, _ in batch):
             continue  # named by its row
         try:
             collate([dict(row) if isinstance(row, Mapping) else row for _, row in batch])
         except Exception as error:
             found.add("collator", f"rows {batch[0][0]} to {batch[-1][0]} raise {_describe(error)}")
+
+
+def _missing(row: Mapping[str, Any], columns: set[str]) -> tuple[str, ...]:
+    return tuple(name for name in sorted(columns) if row.get(name) is None)
+
+
+def _takes_incomplete(collate: Any, row: Mapping[str, Any], complete: Mapping[str, Any] | None) -> bool:
+    """Return whether the collator makes a whole batch of this row and another one, in either order."""
+    other = row if complete is None else complete
+    try:
+        batches = [collate([dict(first), dict(second)]) for first, second in ((row, other), (other, row))]
+        whole = collate([dict(other), dict(other)])
+    except Exception:
+        return False
+    return not isinstance(whole, Mapping) or all(batch.keys() == whole.keys() for batch in batches)
 
 
 def length_of(row: Any) -> int:
@@ -239,10 +288,7 @@ def length_of(row: Any) -> int:
     return max((len(value) for value in row.values() if isinstance(value, Sized)), default=0)
 
 
-def _faults_of(row: Mapping[str, Any], columns: set[str], limits: ModelLimits) -> Iterator[tuple[str, str]]:
-    for name in sorted(columns):
-        if row.get(name) is None:
-            yield "missing", f"lacks `{name}`" if name not in row else f"has None in `{name}`"
+def _faults_of(row: Mapping[str, Any], limits: ModelLimits, size: int) -> Iterator[tuple[str, str]]:
     tokens = _numbers(row.get("input_ids"))
     if tokens is not None:
         if tokens.size == 0:
@@ -256,12 +302,12 @@ def _faults_of(row: Mapping[str, Any], columns: set[str], limits: ModelLimits) -
         numbers = _numbers(value)
         if numbers is not None and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
             wrong = numbers.reshape(-1)[~np.isfinite(numbers).reshape(-1)][0]
-            yield "finite", f"has {wrong} in `{name}`"
-    yield from _label_faults(row, tokens, limits)
+            yield "finite" if name in _LABELS else "input", f"has {wrong} in `{name}`"
+    yield from _label_faults(row, tokens, limits, size)
 
 
 def _label_faults(
-    row: Mapping[str, Any], tokens: "np.ndarray[Any, Any] | None", limits: ModelLimits
+    row: Mapping[str, Any], tokens: "np.ndarray[Any, Any] | None", limits: ModelLimits, size: int
 ) -> Iterator[tuple[str, str]]:
     labels = _numbers(row.get("labels", row.get("label")))
     if labels is not None and labels.dtype.kind in "iu" and labels.size:
@@ -274,7 +320,7 @@ def _label_faults(
             what = "classes" if limits.num_labels is not None else "tokens"
             yield "label", f"has the label {wrong} (the model has {most:,} {what}, 0 to {most - 1:,})"
         if labels.ndim and not counted.size and limits.label_vocabulary is not None:
-            yield "unlabelled", "has labels of -100 only"
+            yield "unlabelled" if size == 1 else "uncounted", "has labels of -100 only"
     if tokens is not None:
         for name in ("start_positions", "end_positions"):
             position = _numbers(row.get(name))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -300,8 +301,9 @@ class Rehearsal(Observer):
                 continue
             examined = examine_data(name, loader, limits, num_rows=self.settings.num_rows)
             self._keep_lengths(trainer, name, loader, examined)
-            for sentence in examined.sentences():
+            for sentence in examined.faults():
                 self.record.add_fault(DATA, sentence)
+            self.record.warnings += examined.warnings()
         misplaced = _find_answers_elsewhere(trainer)
         if misplaced is not None:
             self.record.add_fault(DATA, misplaced)
@@ -699,12 +701,18 @@ def draws_at_random(trainer: "Trainer") -> bool:
     """Return whether a batch depends on the random generators when it is read, as augmentation and masking do."""
     loader: Any = trainer.get_train_dataloader()
     dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
-    if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__") and collate is not None):
+    is_indexed = isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")
+    if dataset is None or collate is None:
         return False
 
     def read(seed: int) -> int:
         set_seed(seed)
-        batch = collate([dataset[index] for index in range(min(len(dataset), 8))])
+        if is_indexed:
+            rows = [dataset[index] for index in range(min(len(dataset), 8))]
+        else:
+            rows = list(islice(iter(dataset), 8))
+        # A stream may make its batches itself.
+        batch = rows[0] if getattr(loader, "batch_size", None) is None and not is_indexed else collate(rows)
         checksum = 0
         for name in sorted(batch) if isinstance(batch, Mapping) else ():
             checksum = checksum_of(batch[name], checksum)
