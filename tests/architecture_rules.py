@@ -33,7 +33,7 @@ MOST_NAMES_WITHOUT_A_VERB = 38
 # Hooks of `transformers.Trainer` with these names that the loop calls, since subclasses override them; all else that
 # other modules read of a trainer is public.
 PRIVATE_HOOKS = (
-    "_core",
+    "_portico",
     "_evaluate",
     "_finalize_training",
     "_get_learning_rate",

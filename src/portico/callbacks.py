@@ -214,7 +214,7 @@ class _Search(Callback):
         ours: TrainerHooks = pl_module.hf_trainer
         if self._has_searched or ours.state.global_step > 0:
             return
-        if ours._core.module.is_under_plain_trainer:
+        if ours._portico.module.is_under_plain_trainer:
             why: str | None = "train with `portico.Trainer.train()`, not with a `lightning.Trainer`"
         elif type(trainer.strategy) is not SingleDeviceStrategy:
             why = f"search in one process on one device, without `strategy={type(trainer.strategy).__name__}`"
@@ -256,7 +256,7 @@ def _windows(ours: "TrainerHooks", num_steps: int) -> Iterator[tuple[list[Any], 
 def _step(ours: "TrainerHooks", batches: list[Any], num_items: Any) -> float:
     """Make an optimizer step of a window; return its loss."""
     loss = float(sum(ours.training_step(ours.model_wrapped, batch, num_items) for batch in batches))
-    ours._core.clip_and_measure_gradients()
+    ours._portico.clip_and_measure_gradients()
     ours.optimizer.step()
     ours.model.zero_grad()
     return loss
@@ -270,7 +270,7 @@ def _unchanged(ours: "TrainerHooks") -> Iterator[None]:
     values = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
     modes = [(module, module.training) for module in ours.model.modules()]
     optimizer = deepcopy(ours.optimizer.state_dict())
-    backward = BackwardPass(ours._core.backward_at_once, inside_step=True)
+    backward = BackwardPass(ours._portico.backward_at_once, inside_step=True)
     try:
         with isolate_rng(), backward.serving(ours.accelerator):
             yield
@@ -506,7 +506,7 @@ class BatchSizeFinder(_Search):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         ours: TrainerHooks = pl_module.hf_trainer
-        is_resumed = ours.state.global_step > 0 and not ours._core.module.is_under_plain_trainer
+        is_resumed = ours.state.global_step > 0 and not ours._portico.module.is_under_plain_trainer
         if self.apply and is_resumed and ours.state.train_batch_size is not None:
             # The checkpoint's batch size, which the arguments of the script do not have.
             self._use(ours, ours.state.train_batch_size)
@@ -515,7 +515,7 @@ class BatchSizeFinder(_Search):
     def _obstacle(self, ours: "TrainerHooks") -> str | None:
         if isinstance(ours.train_dataset, DataLoader | pl.LightningDataModule):
             return f"a {type(ours.train_dataset).__name__} has a batch size; give its dataset as `train_dataset`"
-        with ours._core.batches_of(self.init_val):
+        with ours._portico.batches_of(self.init_val):
             size = num_examples_in_round(ours.get_train_dataloader())
         if size is None:
             return "its training loader has batches of any size"
@@ -569,7 +569,7 @@ class BatchSizeFinder(_Search):
     def _fits(self, ours: "TrainerHooks", size: int) -> bool:
         release_memory()
         try:
-            with ours._core.batches_of(size):
+            with ours._portico.batches_of(size):
                 for window in _windows(ours, self.steps_per_trial):
                     _step(ours, *window)
         except RuntimeError as error:
@@ -583,7 +583,7 @@ class BatchSizeFinder(_Search):
         """Restart the run with a different batch size."""
         if size != ours.args.per_device_train_batch_size:
             ours.args.per_device_train_batch_size = size
-            ours._core.module.run.next_batch_size = size
+            ours._portico.module.run.next_batch_size = size
             raise EndOfFit
 
 

@@ -237,7 +237,7 @@ def release_model(trainer: Any) -> None:
     trainer.model = trainer.model_wrapped = handler.model = None
     trainer.optimizer = handler.optimizer = None
     trainer.lr_scheduler = handler.lr_scheduler = None
-    trainer._core.module.set_model(None)
+    trainer._portico.module.set_model(None)
     release_memory()
 
 

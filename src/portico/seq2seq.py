@@ -315,7 +315,7 @@ class Seq2SeqTrainer(Trainer, core=Seq2SeqCore):
             for name, value in gen_kwargs.items()
             if value is not None or name not in ("num_beams", "max_length")
         }
-        strategy = self._core.lightning_trainer.strategy
+        strategy = self._portico.lightning_trainer.strategy
         # With sharded weights a process that finishes early must keep running forward passes with the others.
         options.setdefault("synced_gpus", shards_weights(strategy))
         with whole_weights(strategy), self.accelerator.autocast():
@@ -346,5 +346,5 @@ class Seq2SeqTrainer(Trainer, core=Seq2SeqCore):
         self._gen_kwargs = generation_options(gen_kwargs, self.args)
         # transformers' `Seq2SeqTrainer` keeps the duplicates that fill the last batch, and the mean loss is weighted
         # accordingly.
-        corrected = "eval_duplicates" in self._core.corrections
+        corrected = "eval_duplicates" in self._portico.corrections
         self.gather_function = self.accelerator.gather_for_metrics if corrected else self.accelerator.gather

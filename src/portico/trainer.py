@@ -1,8 +1,8 @@
 """``Trainer``: Hugging Face's API, Lightning's loops.
 
 ``Trainer`` has the methods of ``transformers.Trainer`` in the same order, so a subclass finds each hook where it
-expects it. The methods are short: the rest of the trainer is its core (``self._core``, :mod:`portico.loop.core`), the
-events of a run are in :mod:`portico.loop.run`, evaluation is in :mod:`portico.loop.evaluation`, files in
+expects it. The methods are short: the rest of the trainer is its core (``self._portico``, :mod:`portico.loop.core`),
+the events of a run are in :mod:`portico.loop.run`, evaluation is in :mod:`portico.loop.evaluation`, files in
 :mod:`portico.checkpoint` and processes in :mod:`portico.distributed`.
 """
 
@@ -114,8 +114,8 @@ def _run_state(name: str) -> Any:
     Overrides written for ``transformers.Trainer`` read and write the sums of a run on the trainer.
     """
     return property(
-        lambda trainer: getattr(trainer._core.module.run, name),
-        lambda trainer, value: setattr(trainer._core.module.run, name, value),
+        lambda trainer: getattr(trainer._portico.module.run, name),
+        lambda trainer, value: setattr(trainer._portico.module.run, name, value),
     )
 
 
@@ -126,7 +126,7 @@ class _OfCore(Generic[T]):
         self.name = name
 
     def __get__(self, trainer: "Trainer | None", owner: type | None = None) -> T:
-        return cast(T, self if trainer is None else getattr(trainer._core, self.name))
+        return cast(T, self if trainer is None else getattr(trainer._portico, self.name))
 
 
 def _join_cores(cores: list[type[TrainerCore]], owner: type) -> type[TrainerCore]:
@@ -152,7 +152,7 @@ def run_in_workers(method: Callable[Concatenate[SomeTrainer, P], R]) -> Callable
 
     @functools.wraps(method)
     def run(trainer: SomeTrainer, *args: P.args, **kwargs: P.kwargs) -> R:
-        core = trainer._core
+        core = trainer._portico
         if core.lightning_trainer is None:
             # The trainer was pickled, for example into a trial of Ray Tune.
             core.use_lightning_trainer()
@@ -177,9 +177,9 @@ def _call_in_worker(
     trainer: "Trainer", call: Callable[[], R]
 ) -> tuple[R, dict[str, object], dict[str, torch.Tensor] | None]:
     """Return the result of ``call`` with the trainer's attributes and weights, which only the first worker sends."""
-    trainer._core.enter_worker()
+    trainer._portico.enter_worker()
     result = call()
-    attributes = {name: getattr(trainer, name) for name in trainer._core.carried_from_workers}
+    attributes = {name: getattr(trainer, name) for name in trainer._portico.carried_from_workers}
     weights = None
     if trainer.model is not None and trainer.args.local_process_index == 0:
         weights = {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}
@@ -301,7 +301,7 @@ class Trainer:
     _gather_and_numpify = deprecated.gather_and_numpify
     _sorted_checkpoints = deprecated.sorted_checkpoints
     current_flos: float = 0
-    _core: TrainerCore
+    _portico: TrainerCore
     __core_class: type[TrainerCore] = TrainerCore
     # In seconds, of an evaluation before any training; it stays in the metrics of later ones, as in transformers.
     model_preparation_time: float | None = None
@@ -344,7 +344,7 @@ class Trainer:
         added = [made_part(part) for part in options.callbacks]
         added_loggers = [model_setup.make_logger(logger, self.args.output_dir) for logger in options.loggers]
         callbacks = [*(callbacks or []), *(part for part in added if not isinstance(part, Callback))]
-        self._core = self.__core_class(
+        self._portico = self.__core_class(
             self,
             lightning_kwargs,
             callbacks=[
@@ -354,18 +354,18 @@ class Trainer:
             loggers=[*(loggers or []), *added_loggers],
             plugins=list(plugins or []),
         )
-        self._core.seed_everything()
+        self._portico.seed_everything()
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
         self._memory_tracker = hf_compat.TrainerMemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start()
         self.is_in_train = False
         self.model = model  # type: ignore[assignment]  # None until `model_init` has made one
-        self._core.use_lightning_trainer()
-        connect_early(self._core.lightning_trainer.strategy)
+        self._portico.use_lightning_trainer()
+        connect_early(self._portico.lightning_trainer.strategy)
         self.create_accelerator_and_postprocess()
-        self._core.adopt_model(model, model_init)
+        self._portico.adopt_model(model, model_init)
         processing_class = deprecated.newer_processing_class(processing_class, tokenizer)
-        self._core.adopt_data(data_collator, train_dataset, eval_dataset, processing_class)
+        self._portico.adopt_data(data_collator, train_dataset, eval_dataset, processing_class)
         self.compute_loss_func = compute_loss_func
         self.compute_metrics = compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
@@ -373,7 +373,7 @@ class Trainer:
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.neftune_noise_alpha = self.args.neftune_noise_alpha
         self._validate_args()
-        self._core.start_callbacks(callbacks)
+        self._portico.start_callbacks(callbacks)
         self._memory_tracker.stop_and_update_metrics()
 
     def __init_subclass__(cls, core: type[TrainerCore] | None = None, **options: Any) -> None:
@@ -387,17 +387,19 @@ class Trainer:
         if hasattr(self.data_collator, "collate_batch"):  # of transformers 2, which its constructor refuses
             check_collator(self.data_collator)
         evaluates = self.args.eval_strategy != "no" or self.args.eval_on_start
-        check_metrics(self._core.trainer, evaluates=evaluates or self.args.batch_eval_metrics)
+        check_metrics(self._portico.trainer, evaluates=evaluates or self.args.batch_eval_metrics)
         if evaluates:
             refuse_unevaluable(self.args)
         getters = ("get_eval_dataloader", "_get_dataloader", "evaluate", "_evaluate")
-        check_consistency(self._core.trainer, reads_eval_dataset=evaluates and not self._core.overrides(*getters))
-        log_overridden_arguments(self._core.trainer)
+        check_consistency(
+            self._portico.trainer, reads_eval_dataset=evaluates and not self._portico.overrides(*getters)
+        )
+        log_overridden_arguments(self._portico.trainer)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Create ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
         self.accelerator = Accelerator(
-            partial(attrgetter("lightning_trainer.strategy"), self._core), dataloader_config(self.args)
+            partial(attrgetter("lightning_trainer.strategy"), self._portico), dataloader_config(self.args)
         )
         self.accelerator.start(accelerator_settings(self.args)["gradient_accumulation_kwargs"])
         # Applies to the first evaluation only: as in transformers 5.23, `evaluation_loop` ends by resetting
@@ -405,7 +407,7 @@ class Trainer:
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        strategy = self._core.lightning_trainer.strategy
+        strategy = self._portico.lightning_trainer.strategy
         self.is_deepspeed_enabled = isinstance(strategy, DeepSpeedStrategy | EngineStrategy)
         self.is_fsdp_enabled = isinstance(strategy, FSDPStrategy | ShardedStrategy)
 
@@ -467,18 +469,18 @@ class Trainer:
         dataloader_key: str | None = None,
     ) -> "Loader":
         if isinstance(dataset, DataLoader):
-            given: Any = self.accelerator.prepare(self._core.datamodule.given_loader(dataset, description))
+            given: Any = self.accelerator.prepare(self._portico.datamodule.given_loader(dataset, description))
             given.own_batch_size = get_user_batch_size(dataset) or 0
-            given.transfer = self._core.datamodule.transfer_of(dataset)
+            given.transfer = self._portico.datamodule.transfer_of(dataset)
             return given
-        loader = self._core.build_loader(
+        loader = self._portico.build_loader(
             dataset, description=description, batch_size=batch_size, sampler_fn=sampler_fn, is_training=is_training
         )
         return self.accelerator.prepare(loader)
 
     def _get_train_sampler(self, train_dataset: "Examples | None" = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        if overfits(self._core.lightning_trainer) and has_length(dataset):
+        if overfits(self._portico.lightning_trainer) and has_length(dataset):
             # The same batches in every epoch.
             return SequentialSampler(dataset)
         return build_train_sampler(
@@ -498,7 +500,9 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return dataset
         self._set_signature_columns_if_needed()
-        return self._core.datamodule.remove_unused_columns(dataset, description, taken=self._signature_columns or [])
+        return self._portico.datamodule.remove_unused_columns(
+            dataset, description, taken=self._signature_columns or []
+        )
 
     def _get_collator_with_removed_columns(
         self, data_collator: "DataCollator", description: str | None = None
@@ -506,7 +510,9 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return data_collator
         self._set_signature_columns_if_needed()
-        return self._core.datamodule.removing_collator(data_collator, description, taken=self._signature_columns or [])
+        return self._portico.datamodule.removing_collator(
+            data_collator, description, taken=self._signature_columns or []
+        )
 
     # ---- Optimizer & Scheduler & Learning rate ----
 
@@ -555,11 +561,11 @@ class Trainer:
 
     def get_learning_rates(self) -> list[float]:
         """Return the learning rate of every parameter group."""
-        return [group["lr"] for group in self._core.require_optimizer().param_groups]
+        return [group["lr"] for group in self._portico.require_optimizer().param_groups]
 
     def get_optimizer_group(self, param: torch.Tensor | None = None) -> Any:
         """Return the parameter group of ``param``; without ``param``, the parameters of every group."""
-        groups = self._core.require_optimizer().param_groups
+        groups = self._portico.require_optimizer().param_groups
         if param is None:
             return [group["params"] for group in groups]
         return next((group for group in groups if any(member is param for member in group["params"])), None)
@@ -596,23 +602,23 @@ class Trainer:
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
-        self._core.trial = trial
+        self._portico.trial = trial
         for observer in observers.active:
             resume_from_checkpoint = observer.on_train(self, resume_from_checkpoint)
-        self._core.check_training()
+        self._portico.check_training()
         if self.args.should_save:
             writer.clear_leftovers(self.args.output_dir)
             if self.args.save_strategy != "no":
                 writer.refuse_unwritable(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
-        if checkpoint is not None and is_fast_dev_run(self._core.lightning_trainer):
+        if checkpoint is not None and is_fast_dev_run(self._portico.lightning_trainer):
             raise InputError(
                 "`fast_dev_run` runs only the first steps, so it cannot resume; remove `resume_from_checkpoint`."
             )
         self._memory_tracker.start()
         self.is_in_train = True
         try:
-            self._core.renew_model(trial)
+            self._portico.renew_model(trial)
             prepared = model_setup.prepared_for_training(self.model, self.args, self.neftune_noise_alpha)
             with prepared, hub.quiet_uploads(self.args):
                 self._hp_search_setup(trial)
@@ -643,15 +649,15 @@ class Trainer:
         """Plan a run, set up its state and let Lightning run it; ``batch_size`` is per process."""
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
-        self._core.datamodule.setup("fit")
+        self._portico.datamodule.setup("fit")
         loader = self.get_train_dataloader()
         for observer in observers.active:
             observer.on_train_dataloader(self, loader)
         # A tuple, as in transformers, whose subclasses override the method.
         counts = self.set_initial_training_values(args, loader)
         plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
-        return self._core.run_training(
-            self._core.set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval)
+        return self._portico.run_training(
+            self._portico.set_up_run(plan, loader, resume_from_checkpoint, trial, ignore_keys_for_eval)
         )
 
     def _init_training_state(
@@ -663,14 +669,14 @@ class Trainer:
         trial: "Trial",
     ) -> tuple[int, int]:
         """Set up the state of a run; return its first epoch and the number of batches to skip in it."""
-        self.state = fresh_state(self._core.trainer)
+        self.state = fresh_state(self._portico.trainer)
         self.state.is_hyper_param_search = trial is not None
         self.state.train_batch_size = self._train_batch_size
         self.state.compute_steps(self.args, max_steps)
         resumed = resume.read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
         point = ResumePoint()
         if resumed is not None:
-            self._core.adopt_state(resumed)
+            self._portico.adopt_state(resumed)
             point = ResumePoint.locate(
                 resumed.global_step,
                 num_update_steps_per_epoch=num_update_steps_per_epoch,
@@ -686,8 +692,8 @@ class Trainer:
         The memory tracker of transformers identifies its stages by the names of the methods that call it.
         """
         logger.info("Training completed.")
-        self._core.finish_checkpoint()
-        self._total_loss_scalar += self._core.corrections.sum_unlogged_loss(self._tr_loss)
+        self._portico.finish_checkpoint()
+        self._total_loss_scalar += self._portico.corrections.sum_unlogged_loss(self._tr_loss)
         num_steps = self.state.global_step - self._initial_global_step
         # As in transformers, to avoid dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
@@ -702,11 +708,15 @@ class Trainer:
         metrics["train_loss"] = train_loss
         self._memory_tracker.stop_and_update_metrics(metrics)
         self.log(metrics)
-        self._core.corrections.warn_of_unsaved_best()
+        self._portico.corrections.warn_of_unsaved_best()
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         run_folder = self._get_output_dir(trial)
-        if self.args.should_save and self.args.save_total_limit == 1 and not self._core.module.is_under_plain_trainer:
+        if (
+            self.args.should_save
+            and self.args.save_total_limit == 1
+            and not self._portico.module.is_under_plain_trainer
+        ):
             writer.delete_all_but_best(run_folder, self.state.best_model_checkpoint)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self._finish_current_push()
@@ -736,14 +746,14 @@ class Trainer:
         inputs = self._prepare_inputs(inputs)
         for observer in observers.active:
             observer.on_compute_loss(self, model, inputs)
-        share = None if self._core.module.run is None else self._core.module.run.share
+        share = None if self._portico.module.run is None else self._portico.module.run.share
         num_batches = self.current_gradient_accumulation_steps
-        is_summed = num_batches == 1 or self._core.sums_losses(num_items_in_batch)
+        is_summed = num_batches == 1 or self._portico.sums_losses(num_items_in_batch)
         num_summed = num_batches if is_summed else 1
-        counting = self._core.corrections.counting(num_items_in_batch, share, num_summed=num_summed)
+        counting = self._portico.corrections.counting(num_items_in_batch, share, num_summed=num_summed)
         with self.compute_loss_context_manager(), counting as count:
             loss = self.compute_loss(model, inputs, num_items_in_batch=count)
-        if not isinstance(loss, torch.Tensor) or (loss.numel() != 1 and not self._core.runs_backward_in_step):
+        if not isinstance(loss, torch.Tensor) or (loss.numel() != 1 and not self._portico.runs_backward_in_step):
             shape = f" of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else ""
             raise InputTypeError(
                 f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}{shape}); let it return "
@@ -787,12 +797,12 @@ class Trainer:
         labels = inputs.pop("labels") if takes_labels and "labels" in inputs else None
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
-        loss, outputs = self._core.forward_with_loss(model, inputs, labels, num_items_in_batch)
+        loss, outputs = self._portico.forward_with_loss(model, inputs, labels, num_items_in_batch)
         # Processes average their gradients, so a sum over all of them divided by all items has to be multiplied back
         # (transformers 5.23 does so for every model that accepts loss arguments).
         scales = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if self.args.average_tokens_across_devices and scales and num_items_in_batch is not None:
-            loss *= self._core.corrections.process_factor()
+            loss *= self._portico.corrections.process_factor()
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
@@ -827,7 +837,7 @@ class Trainer:
             model, trial = grad_norm, model
             grad_norm = _OMITTED
         if grad_norm is _OMITTED:
-            grad_norm = self._core.module.run.grad_norm if self._core.module.run is not None else None
+            grad_norm = self._portico.module.run.grad_norm if self._portico.module.run is not None else None
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             loss_sum = self.accelerator.gather(tr_loss).mean().item()
             # In place: the caller holds the same tensor and keeps adding to it.
@@ -845,11 +855,11 @@ class Trainer:
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
                 self.control.should_save = is_best
-        if self.control.should_save and not is_fast_dev_run(self._core.lightning_trainer):
+        if self.control.should_save and not is_fast_dev_run(self._portico.lightning_trainer):
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-            if self.args.should_save and self._core.last_checkpoint is not None:
-                refresh_manifest(self._core.last_checkpoint)
+            if self.args.should_save and self._portico.last_checkpoint is not None:
+                refresh_manifest(self._portico.last_checkpoint)
 
     # ---- Training Utilities ----
 
@@ -886,7 +896,7 @@ class Trainer:
         return count.to(device) / 1
 
     def _prepare_input(self, data: "Nested") -> Any:
-        strategy = self._core.lightning_trainer.strategy
+        strategy = self._portico.lightning_trainer.strategy
         moved = move_to_device(data, strategy.root_device)
         dtype = getattr(strategy, "input_dtype", None)
         if dtype is None:
@@ -922,12 +932,14 @@ class Trainer:
         num_batches, num_examples = len(dataloader) if has_length(dataloader) else None, None
         if num_batches:
             num_examples = self.num_examples(dataloader)
-        limited = limit_batches(num_batches, self._core.lightning_trainer.limit_train_batches, "limit_train_batches")
+        limited = limit_batches(
+            num_batches, self._portico.lightning_trainer.limit_train_batches, "limit_train_batches"
+        )
         if limited != num_batches:
             num_taken = limited * self._train_batch_size * self.accelerator.data_parallel_size
             num_batches, num_examples = limited, min(num_taken, num_examples or num_taken)
         # With `fast_dev_run` the limit is the whole run.
-        is_trial = is_fast_dev_run(self._core.lightning_trainer)
+        is_trial = is_fast_dev_run(self._portico.lightning_trainer)
         plan = RunPlan.make(
             max_steps=-1 if is_trial else args.max_steps,
             num_train_epochs=1 if is_trial else args.num_train_epochs,
@@ -945,18 +957,18 @@ class Trainer:
 
     def get_sp_size(self) -> int:
         """Return the number of processes that share each sequence and exchange heads of attention."""
-        sharing = sequence_sharing(self._core.lightning_trainer.strategy)
+        sharing = sequence_sharing(self._portico.lightning_trainer.strategy)
         return 1 if sharing.gathers_keys else sharing.size
 
     def get_cp_size(self) -> int:
         """Return the number of processes that share each sequence and gather keys and values."""
-        sharing = sequence_sharing(self._core.lightning_trainer.strategy)
+        sharing = sequence_sharing(self._portico.lightning_trainer.strategy)
         return sharing.size if sharing.gathers_keys else 1
 
     def get_tp_size(self) -> int:
         """Return the number of processes that each layer is split over."""
         # The strategy knows before the model is split.
-        return int(getattr(self._core.lightning_trainer.strategy, "tensor_parallel_size", 1))
+        return int(getattr(self._portico.lightning_trainer.strategy, "tensor_parallel_size", 1))
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: "Loader | None" = None) -> nn.Module:
         """Return ``model``: the Lightning strategy wraps it."""
@@ -1013,7 +1025,7 @@ class Trainer:
             Numbers by name, the same in every process: ``eval_loss`` in the unit of the model's loss, ``eval_runtime``
             in seconds, ``eval_samples_per_second``, ``eval_steps_per_second``, and what ``compute_metrics`` returned.
         """
-        with self._core.datamodule.lending(eval_dataset, "evaluation") as eval_dataset:
+        with self._portico.datamodule.lending(eval_dataset, "evaluation") as eval_dataset:
             override = eval_dataset is not None
             datasets = eval_dataset if override else self.eval_dataset
             if isinstance(datasets, dict):
@@ -1031,7 +1043,7 @@ class Trainer:
                 refuse_unevaluable(self.args)
             loader = self.get_eval_dataloader(datasets)
             start_time = time.time()
-            output = self._core.run_evaluation_loop(
+            output = self._portico.run_evaluation_loop(
                 loader,
                 description="Evaluation",
                 # Without metrics the predictions are not used.
@@ -1039,7 +1051,7 @@ class Trainer:
                 ignore_keys=ignore_keys,
                 metric_key_prefix=metric_key_prefix,
             )
-            measured = self._core.add_speed(output, metric_key_prefix, start_time)
+            measured = self._portico.add_speed(output, metric_key_prefix, start_time)
             self.log(measured)
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, measured)
             self._memory_tracker.stop_and_update_metrics(measured)
@@ -1071,7 +1083,7 @@ class Trainer:
 
         Source: ``Trainer.evaluation_loop`` in transformers 5.23.
         """
-        session = self._core.evaluation_session(
+        session = self._portico.evaluation_session(
             dataloader,
             description=description,
             prediction_loss_only=prediction_loss_only,
@@ -1079,15 +1091,15 @@ class Trainer:
             metric_key_prefix=metric_key_prefix,
         )
         start_time = time.time()
-        self._core.module.set_model(self.model)
+        self._portico.module.set_model(self.model)
         dtype = full_evaluation_dtype(self.args)
         if dtype is not None and not self.is_in_train:
             # The model stays in half precision afterwards, as in transformers.
             self.model.to(dtype=dtype, device=self.args.device)
-        if self.model_preparation_time is None and self._core.module.run is None and not self.state.global_step:
+        if self.model_preparation_time is None and self._portico.module.run is None and not self.state.global_step:
             self.model_preparation_time = round(time.time() - start_time, 4)
         try:
-            with autocast_forward(self.model, self._core.lightning_trainer.strategy):
+            with autocast_forward(self.model, self._portico.lightning_trainer.strategy):
                 output = run_evaluation(session)
         except Exception as error:
             argument = "eval_dataset" if description == "Evaluation" else "test_dataset"
@@ -1119,15 +1131,15 @@ class Trainer:
             Predictions and labels as from :meth:`evaluation_loop`; ``label_ids`` is ``None``, and ``metrics`` has only
             run time and speed, for data without labels.
         """
-        with self._core.datamodule.lending(test_dataset, "test") as test_dataset:
+        with self._portico.datamodule.lending(test_dataset, "test") as test_dataset:
             self._memory_tracker.start()
             refuse_unevaluable(self.args)
             loader = self.get_test_dataloader(test_dataset)
             start_time = time.time()
-            output = self._core.run_evaluation_loop(
+            output = self._portico.run_evaluation_loop(
                 loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
             )
-            measured = self._core.add_speed(output, metric_key_prefix, start_time)
+            measured = self._portico.add_speed(output, metric_key_prefix, start_time)
             self.control = self.callback_handler.on_predict(self.args, self.state, self.control, measured)
             self._memory_tracker.stop_and_update_metrics(measured)
             return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=measured)
@@ -1166,7 +1178,7 @@ class Trainer:
         without_gradients = torch.no_grad() if torch.is_grad_enabled() else contextlib.nullcontext()
         with without_gradients, self.compute_loss_context_manager():
             if computes_loss:
-                num_items = self._core.corrections.count_for_loss(
+                num_items = self._portico.corrections.count_for_loss(
                     self._get_num_items_in_batch([inputs], self.args.device)
                 )
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items)
@@ -1195,7 +1207,7 @@ class Trainer:
             raise
         self._report_to_hp_search(trial, self.state.global_step, metrics)
         if isinstance(self.lr_scheduler, optim.STEP_AFTER_EVALUATION) and not skip_scheduler:
-            self.lr_scheduler.step(self._core.metric_for_best_model(metrics))
+            self.lr_scheduler.step(self._portico.metric_for_best_model(metrics))
         return metrics
 
     # ---- Checkpoint Saving ----
@@ -1211,24 +1223,24 @@ class Trainer:
         """Write a checkpoint; ``metrics``, which older overrides pass, were already compared when measured."""
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        self._core.finish_checkpoint()
+        self._portico.finish_checkpoint()
         run_folder = self._get_output_dir(trial)
         final = Path(run_folder, f"checkpoint-{self.state.global_step}")
-        with writer.staged(final, self._core.checkpoint_parts()) as staging:
-            self._core.write_checkpoint(staging, Path(run_folder))
+        with writer.staged(final, self._portico.checkpoint_parts()) as staging:
+            self._portico.write_checkpoint(staging, Path(run_folder))
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(final))
-        if self.args.should_save and not self._core.background.is_pending:
+        if self.args.should_save and not self._portico.background.is_pending:
             self._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
-        self._core.last_checkpoint = final
-        if self._core.module.run is not None:
-            self._core.module.run.last_checkpoint = final
+        self._portico.last_checkpoint = final
+        if self._portico.module.run is not None:
+            self._portico.module.run.last_checkpoint = final
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: "Trial") -> bool:
         """Record a new best value of ``metric_for_best_model``; return whether there was one."""
         if self.args.metric_for_best_model is None:
             return False
-        value = self._core.metric_for_best_model(metrics)
+        value = self._portico.metric_for_best_model(metrics)
         is_better = np.greater if self.args.greater_is_better else np.less
         if self.state.best_metric is None:
             self.state.best_metric = float("-inf") if self.args.greater_is_better else float("inf")
@@ -1243,7 +1255,7 @@ class Trainer:
         resume.save_rng_state(output_dir, self.args)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        writer.save_optimizer_and_scheduler(self._core.checkpoint_parts(), Path(output_dir))
+        writer.save_optimizer_and_scheduler(self._portico.checkpoint_parts(), Path(output_dir))
 
     def _save_scaler(self, output_dir: str) -> None:
         scaler = self.accelerator.scaler
@@ -1264,11 +1276,11 @@ class Trainer:
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
         resume.warn_of_other_version(resume_from_checkpoint)
-        if isinstance(self._core.lightning_trainer.strategy, EngineStrategy):
+        if isinstance(self._portico.lightning_trainer.strategy, EngineStrategy):
             return  # the engine loads weights and optimizer together, once it exists
         # First, so that no process reads more than its part. The run's new strategy finds the model sharded.
-        self._core.module.shard_model(self._core.lightning_trainer.strategy, materializes=False)
-        self._core.load_weights(self.model if model is None else model, resume_from_checkpoint)
+        self._portico.module.shard_model(self._portico.lightning_trainer.strategy, materializes=False)
+        self._portico.load_weights(self.model if model is None else model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
@@ -1283,7 +1295,7 @@ class Trainer:
             )
             return
         logger.info(f"Loading best model from {best} (score: {self.state.best_metric}).")
-        self._core.load_weights(self.model, best)
+        self._portico.load_weights(self.model, best)
         if weights.has_adapters(self.model):
             self.model.eval()  # as `load_adapter` of PEFT leaves it under transformers
 
@@ -1293,7 +1305,7 @@ class Trainer:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             resume.load_optimizer_and_scheduler(
-                self._core.checkpoint_parts(), Path(checkpoint), self._core.convert_optimizer_state
+                self._portico.checkpoint_parts(), Path(checkpoint), self._portico.convert_optimizer_state
             )
 
     def _load_scaler(self, checkpoint: str | None) -> None:
@@ -1313,11 +1325,11 @@ class Trainer:
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write model, tokenizer and arguments to ``output_dir`` (by default ``args.output_dir``) from one process."""
-        refuse_sharded_weights(self._core.lightning_trainer.strategy)
+        refuse_sharded_weights(self._portico.lightning_trainer.strategy)
         folder = self.args.output_dir if output_dir is None else output_dir
         with writer.naming_full_disk(Path(folder)):
             if self.deepspeed is None:
-                with averaged_weights(self._core.lightning_trainer):
+                with averaged_weights(self._portico.lightning_trainer):
                     self._save(folder)
             else:
                 self._save(folder, state_dict=gather_weights(self.deepspeed, self.model))
@@ -1335,7 +1347,7 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         logger.info(f"Saving model checkpoint to {writer.destination(output_dir or self.args.output_dir)}")
         unwrapped = self.accelerator.unwrap_model(self.model)
-        options: dict[str, Any] = {"is_writer": is_writer, "background": self._core.background}
+        options: dict[str, Any] = {"is_writer": is_writer, "background": self._portico.background}
         weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict, **options)
         if not is_writer:
             return
@@ -1362,9 +1374,9 @@ class Trainer:
             if start_time is not None:
                 num_tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
                 logs.update(hf_compat.speed_metrics("train", start_time, num_tokens=num_tokens))
-        numbers = self._core.record_in_history(logs)
-        publish_metrics(self._core.lightning_trainer, numbers)
-        for lightning_logger in self._core.lightning_trainer.loggers:
+        numbers = self._portico.record_in_history(logs)
+        publish_metrics(self._portico.lightning_trainer, numbers)
+        for lightning_logger in self._portico.lightning_trainer.loggers:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
             # As Lightning does after each row: a logger that buffers would lose an evaluation after the run.
             lightning_logger.save()
@@ -1400,7 +1412,7 @@ class Trainer:
     def save_state(self) -> None:
         """Write the trainer state to ``trainer_state.json`` in the output folder, from one process."""
         if self.is_world_process_zero():
-            self._core.write_state(Path(self.args.output_dir))
+            self._portico.write_state(Path(self.args.output_dir))
 
     def store_flos(self) -> None:
         """Add the operations counted by all processes since the last call to the state."""
@@ -1604,8 +1616,8 @@ class Trainer:
         self.save_model(str(checkpoint), _internal_call=True)
         if self.args.should_save:
             writer.export_callback_states(self.callback_handler, self.control, self.state)
-            self._core.write_state(checkpoint)
-            writer.save_optimizer_and_scheduler(self._core.checkpoint_parts(), checkpoint)
+            self._portico.write_state(checkpoint)
+            writer.save_optimizer_and_scheduler(self._portico.checkpoint_parts(), checkpoint)
 
     # ---- Callbacks ----
 
@@ -1651,6 +1663,6 @@ class Trainer:
         """Return a trainer with the same model, arguments and data, whose runs are its own."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
-        copied._core = self._core.copy_for(copied)
+        copied._portico = self._portico.copy_for(copied)
         copied.create_accelerator_and_postprocess()
         return copied

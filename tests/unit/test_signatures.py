@@ -226,7 +226,7 @@ def test_subclass_may_use_any_name_that_transformers_does_not_use(tmp_path):
     names = {name for name in dir(toy_trainer(tmp_path)) if not name.startswith(("__", "_Trainer__"))}
     names |= {name for name in dir(TrainerCore) if not name.startswith("__")}
     names -= {*dir(theirs), *OLDER_NAMES, *ATTRIBUTES}
-    assert {"adopt_state", "set_up_run", "module", "lightning_trainer", "_core"} <= names
+    assert {"adopt_state", "set_up_run", "module", "lightning_trainer", "_portico"} <= names
 
     def of_the_user(self):
         raise AssertionError("called")

@@ -163,7 +163,7 @@ class DescentRun(TrainingRun):
             load_callback_states(self.gd_trainer, "lightning", self.gd_trainer.restored["callbacks"])
         if self.trainer.state.global_step > 0:
             continue_from(
-                self.trainer._core.lightning_trainer,
+                self.trainer._portico.lightning_trainer,
                 epoch=self.resume_point.epoch,
                 num_batches_done=self.resume_point.num_batches_to_skip,
                 batches_per_epoch=self.plan.steps_in_epoch,
@@ -194,7 +194,7 @@ class DescentRun(TrainingRun):
             plan.window.end += len(group)
             if len(group) < plan.gradient_accumulation_steps and plan.steps_in_epoch == sys.maxsize:
                 # Lightning steps at the last batch of an epoch, which it cannot know without a length.
-                end_epoch_after(trainer._core.lightning_trainer, plan.window.end)
+                end_epoch_after(trainer._portico.lightning_trainer, plan.window.end)
             trainer.current_gradient_accumulation_steps = len(group)
             self.group = group
             for position, batch in enumerate(group, start=1):
@@ -429,7 +429,7 @@ class LoopTrainer(Trainer, core=LoopCore):
         loss = outputs["loss"]
         if torch.isnan(loss):
             raise ValueError("nan loss encountered; lower the learning rate, or set `grad_norm` or `grad_clipping`.")
-        cast(DescentRun, self._core.module.run).collect(outputs)
+        cast(DescentRun, self._portico.module.run).collect(outputs)
         return (loss, outputs) if return_outputs else loss
 
     # ---- Evaluation ----
@@ -458,12 +458,12 @@ class LoopTrainer(Trainer, core=LoopCore):
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         # The AllenNLP trainer has read its checkpoint.
-        strategy, core = self._core.lightning_trainer.strategy, self._core
+        strategy, core = self._portico.lightning_trainer.strategy, self._portico
         check_strategy_of_training(self.args, strategy, runs_backward_in_step=core.runs_backward_in_step)
         self.is_in_train = True
         try:
             with prepared_for_training(self.model, self.args, self.args.neftune_noise_alpha):
-                return self._core.run_training(self._make_run())
+                return self._portico.run_training(self._make_run())
         finally:
             self.is_in_train = False
 
@@ -620,7 +620,7 @@ def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict
             for part in exportable_callbacks(trainer.loop.callback_handler, trainer.loop.control)
             if isinstance(part, transformers.TrainerCallback)
         ],
-        "lightning": trainer.loop._core.lightning_parts["callbacks"],
+        "lightning": trainer.loop._portico.lightning_parts["callbacks"],
     }[library]
     named: dict[str, Any] = {}
     for callback in candidates:

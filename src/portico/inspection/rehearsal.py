@@ -214,7 +214,7 @@ class Rehearsal(Observer):
     def _rehearse(self, trainer: "Trainer", checkpoint: "str | bool | None") -> "str | bool | None":
         output_dir = self.output_dirs.get(trainer.args.output_dir, trainer.args.output_dir)
         forecast = Forecast(output_dir=str(Path(output_dir).absolute()))
-        if trainer._core.trial is not None:
+        if trainer._portico.trial is not None:
             forecast.num_trials = self._num_trials
         self.record.forecasts.append(forecast)
         if self.settings.checks_data:
@@ -240,7 +240,7 @@ class Rehearsal(Observer):
         self.begin(FIRST_STEPS)
         self._is_inside = True
         try:
-            trainer.train(resume_from_checkpoint=checkpoint, trial=trainer._core.trial)
+            trainer.train(resume_from_checkpoint=checkpoint, trial=trainer._portico.trial)
         except Exception as error:
             self.fail(error, trainer)
             self._try_the_rest(trainer)
@@ -459,7 +459,7 @@ class ShortEpoch:
     def of(cls, trainer: "Trainer", lengths: Sequence[int]) -> "ShortEpoch":
         dataset: Any = trainer.train_dataset
         is_indexed = isinstance(dataset, Sized) and hasattr(dataset, "__getitem__") and len(dataset) > 0
-        own = trainer._core.overrides("get_train_dataloader", "_get_train_sampler")
+        own = trainer._portico.overrides("get_train_dataloader", "_get_train_sampler")
         if not is_indexed or isinstance(dataset, IterableDataset | DataLoader) or own:
             return cls(None, 2)
         window = trainer.get_total_train_batch_size(trainer.args)
@@ -594,7 +594,7 @@ class RehearsedRun(TrainerCallback):
                 self._measure_checkpoint(state)
 
     def _do_wanted(self) -> None:
-        run = self._trainer._core.module.run
+        run = self._trainer._portico.module.run
         self._trainer._maybe_log_save_evaluate(
             run.tr_loss, run.grad_norm, run.model_wrapped, run.trial, run.epoch, run.ignore_keys_for_eval,
             run.start_time, learning_rate=run.learning_rate,
@@ -602,7 +602,7 @@ class RehearsedRun(TrainerCallback):
 
     def _measure_checkpoint(self, state: TrainerState) -> None:
         usual = Path(self._trainer.args.output_dir, f"checkpoint-{state.global_step}")
-        checkpoint = self._trainer._core.last_checkpoint or usual  # trials write into folders of their own
+        checkpoint = self._trainer._portico.last_checkpoint or usual  # trials write into folders of their own
         stage = self._rehearsal.record.stages[-1]
         if not checkpoint.is_dir():
             return
@@ -624,7 +624,7 @@ class RehearsedRun(TrainerCallback):
         if record.fingerprint is None:
             record.fingerprint = self._watch.fingerprint(state)
             drawn = "data" if draws_at_random(self._trainer) else "arguments of a trial"
-            record.fingerprint.is_random = drawn == "data" or self._trainer._core.trial is not None
+            record.fingerprint.is_random = drawn == "data" or self._trainer._portico.trial is not None
             if record.fingerprint.is_random:
                 record.warnings.append(
                     f"The {drawn} are drawn at random whenever they are read, so a resumed run sees other draws, and "

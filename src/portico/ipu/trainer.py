@@ -173,13 +173,13 @@ class IPUMixin(Trainer, core=IPUCore):
         )
         self.eval_data_collator = self.data_collator if eval_data_collator is None else eval_data_collator
         # The strategy runs the steps of such a module on the host; `compute_loss` calls the program.
-        self._core.module.runs_steps_on_host = True
+        self._portico.module.runs_steps_on_host = True
         # A program's losses are means over micro-batches, so `num_items_in_batch` cannot be used.
         self.model_accepts_loss_kwargs = False
         if self.compute_loss_func is not None:
             self.loss_function = functools.partial(self.compute_loss_func, num_items_in_batch=None)
         elif self.label_smoother is not None:
-            self.loss_function = functools.partial(self.label_smoother, **self._core.get_smoothing_options(model))
+            self.loss_function = functools.partial(self.label_smoother, **self._portico.get_smoothing_options(model))
         # `compute_loss` takes what the program computed.
         self.compute_loss_func = self.label_smoother = None
         self._train_batch_size = self.combined_train_batch_size
@@ -276,7 +276,7 @@ class IPUMixin(Trainer, core=IPUCore):
         usual = self.data_collator
         self.data_collator = usual if is_training else self.eval_data_collator
         try:
-            loader = self._core.build_loader(
+            loader = self._portico.build_loader(
                 dataset,
                 description=description,
                 batch_size=min(max(2 * (size // num_parts), 1), size) if num_parts else size,
@@ -375,8 +375,8 @@ class IPUMixin(Trainer, core=IPUCore):
             return {**outputs, "loss": outputs["loss"].float().mean()}
         if "loss" in outputs:
             is_finite = outputs["loss"].isfinite()
-            if self._core.corrections.filters_losses and is_finite.any() and not is_finite.all():
-                self._core.corrections.warn(
+            if self._portico.corrections.filters_losses and is_finite.any() and not is_finite.all():
+                self._portico.corrections.warn(
                     "eval_batch_means",
                     "A micro-batch has a loss that is not finite, as if all of its labels are ignored, so `eval_loss` "
                     "leaves out all micro-batches of its call",
@@ -388,7 +388,7 @@ class IPUMixin(Trainer, core=IPUCore):
                 size=size,
                 micro_batch_size=self.args.eval_batch_size,
                 label_names=self.label_names,
-                count=self._core.corrections.num_items if "eval_batch_means" in self._core.corrections else None,
+                count=self._portico.corrections.num_items if "eval_batch_means" in self._portico.corrections else None,
             )
         return select_rows(outputs, size, slice(rows))
 

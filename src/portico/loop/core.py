@@ -6,7 +6,7 @@ backend replace parts of the core in a subclass of it.
 
 Which object holds which; each arrow is an attribute::
 
-    Trainer --_core--> TrainerCore --lightning_trainer--> lightning.Trainer, a new one for each run
+    Trainer --_portico--> TrainerCore --lightning_trainer--> lightning.Trainer, a new one for each run
                                    --module, datamodule--> TrainerModule, TrainerDataModule --run--> TrainingRun
 
 The core and the run refer to the trainer as ``trainer``, the modules as ``hf_trainer``.

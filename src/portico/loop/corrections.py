@@ -115,7 +115,7 @@ class Corrections:
     @property
     def _data_parallel_size(self) -> int:
         """What the accelerator says, which a run asks once."""
-        if self._trainer.is_in_train and (run := self._trainer._core.module.run) is not None:
+        if self._trainer.is_in_train and (run := self._trainer._portico.module.run) is not None:
             return run.data_parallel_size
         return self._trainer.accelerator.data_parallel_size
 
@@ -152,7 +152,7 @@ class Corrections:
         if self.share is not None:
             return self.share.num_items.clamp(min=1)
         trainer = self._trainer
-        is_nested = trainer.is_in_train and trainer._core.module.evaluation is not None
+        is_nested = trainer.is_in_train and trainer._portico.module.evaluation is not None
         is_multiplied = num_summed * self._data_parallel_size > 1 and not trainer.loss_is_scaled_for_ga
         if self._has_watched or is_nested or not is_multiplied:
             return num_items
@@ -211,7 +211,7 @@ class Corrections:
             batches[-1], sizes[-1] = resize_rows(batches[-1], sizes[-1], num_own or sizes[-1]), num_own
         if self._names & {"loss_scale", "train_duplicates"} and not self._trainer.loss_is_scaled_for_ga:
             return batches, self._shares(batches, sizes)
-        if len(set(sizes)) > 1 and not self._trainer._core.sums_losses(num_items):
+        if len(set(sizes)) > 1 and not self._trainer._portico.sums_losses(num_items):
             self.warn(
                 "loss_scale",
                 f"A step gives its batches of {min(sizes)} and of {max(sizes)} examples the same weight, so an "
@@ -454,7 +454,7 @@ class EvaluationLoss:
         self._trainer = trainer
         self._loader = loader
         self._watches = watches
-        self._is_corrected = trainer._core.corrections.corrects_evaluations
+        self._is_corrected = trainer._portico.corrections.corrects_evaluations
         self._is_idle = trainer.accelerator.data_parallel_size == 1 and not self._is_corrected
         self._num_repeated = 0
         self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
@@ -467,7 +467,7 @@ class EvaluationLoss:
         """Return the mean loss of an evaluation, ``None`` if the mean that transformers computes is right."""
         # A single process watches its first evaluation, for a warning; counting labels takes about 30 us a batch.
         is_alone = trainer.accelerator.data_parallel_size == 1
-        corrections = trainer._core.corrections
+        corrections = trainer._portico.corrections
         watches = is_alone and corrections.watches_evaluation
         if is_alone and not watches and not corrections.corrects_evaluations:
             return None
@@ -476,7 +476,7 @@ class EvaluationLoss:
 
     def correcting_batch(self, inputs: "Batch") -> AbstractContextManager["Batch"]:
         """Inside the block, compute the loss of a batch; the context yields the batch without repeated examples."""
-        corrections = self._trainer._core.corrections
+        corrections = self._trainer._portico.corrections
         labels = inputs.get("labels") if self._watches and isinstance(inputs, Mapping) else None
         watches = isinstance(labels, torch.Tensor) and labels.ndim > 1 and not labels.is_floating_point()
         if self._is_idle and not watches:
@@ -505,7 +505,7 @@ class EvaluationLoss:
 
     def mean(self, reported: float) -> float:
         """Return the mean loss: ``reported``, computed as in transformers, unless it is corrected."""
-        corrections, accelerator = self._trainer._core.corrections, self._trainer.accelerator
+        corrections, accelerator = self._trainer._portico.corrections, self._trainer.accelerator
         if self._num_repeated:
             corrections.warn(
                 "eval_duplicates",
@@ -532,7 +532,7 @@ class EvaluationLoss:
         loss_PB, items_PB, examples_PB = np.moveaxis(table_PB3.cpu().double().numpy(), -1, 0)
         counts_PB = items_PB > 0
         finite_PB = counts_PB & np.isfinite(loss_PB)
-        if self._trainer._core.corrections.filters_losses and finite_PB.any():
+        if self._trainer._portico.corrections.filters_losses and finite_PB.any():
             counts_PB = finite_PB
         items_PB = np.where(counts_PB, items_PB, 0)
         items_B = items_PB.sum(0)

@@ -171,7 +171,7 @@ class TrainerDataModule(pl.LightningDataModule):
                 "trainer.datamodule)`, or take a loader for another use from `trainer.get_train_dataloader()`."
             )
         loader, num_batches = self.run.loader, self.run.plan.steps_in_epoch
-        if self.hf_trainer._core.lightning_trainer.limit_train_batches != 1.0 and hf_compat.has_length(loader):
+        if self.hf_trainer._portico.lightning_trainer.limit_train_batches != 1.0 and hf_compat.has_length(loader):
             # Lightning applies the limit itself; the plan counts the batches that remain.
             num_batches = len(loader)
         return TrainFeed(num_batches, self.run.batches)
@@ -193,7 +193,7 @@ class TrainerDataModule(pl.LightningDataModule):
 
     def _feeds(self, limited_by: str, make_loader: "Callable[[Any], Loader]", given: Any) -> list[EvaluationFeed]:
         """Return a feed for a set, or for each set of a dict; an empty list if there is no set."""
-        limit = getattr(self.hf_trainer._core.lightning_trainer, limited_by)
+        limit = getattr(self.hf_trainer._portico.lightning_trainer, limited_by)
         sets = given if isinstance(given, dict) else {} if given is None else {None: given}
         makers = {name: partial(make_loader, data) for name, data in sets.items()}
         return [EvaluationFeed(make(), limit, limited_by, name, renew=make) for name, make in makers.items()]
@@ -266,12 +266,12 @@ class TrainerDataModule(pl.LightningDataModule):
         """Return the user's data modules, each once, with the current ``lightning.Trainer``."""
         modules = list({id(data): data for data in self._adopted.values()}.values())
         for data in modules:
-            data.trainer = self.hf_trainer._core.lightning_trainer
+            data.trainer = self.hf_trainer._portico.lightning_trainer
         return modules
 
     def _set_up(self, data: pl.LightningDataModule, stage: str) -> None:
         args, done = self.hf_trainer.args, self._stages.setdefault(data, set())
-        data.trainer = self.hf_trainer._core.lightning_trainer
+        data.trainer = self.hf_trainer._portico.lightning_trainer
         if not done:
             with args.main_process_first():
                 if args.local_process_index == 0 or not data.prepare_data_per_node:
@@ -282,7 +282,7 @@ class TrainerDataModule(pl.LightningDataModule):
 
     def _tear_down(self, data: pl.LightningDataModule, stage: str) -> None:
         if stage in self._stages[data]:
-            data.trainer = self.hf_trainer._core.lightning_trainer
+            data.trainer = self.hf_trainer._portico.lightning_trainer
             data.teardown(stage)
             self._stages[data].discard(stage)
 
@@ -318,7 +318,7 @@ class TrainerDataModule(pl.LightningDataModule):
         trainer = self.hf_trainer
 
         def transfer(batch: Any) -> Any:
-            data.trainer = trainer._core.lightning_trainer
+            data.trainer = trainer._portico.lightning_trainer
             batch = data.on_before_batch_transfer(batch, index)
             batch = data.transfer_batch_to_device(batch, trainer.args.device, index)
             return data.on_after_batch_transfer(batch, index)
@@ -352,7 +352,7 @@ class TrainerDataModule(pl.LightningDataModule):
         if different and message not in self._announced:
             self._announced.add(message)
             logger.warning(message)
-        repeats = is_training and overfits(self.hf_trainer._core.lightning_trainer)
+        repeats = is_training and overfits(self.hf_trainer._portico.lightning_trainer)
         return disable_shuffling(loader) if repeats else loader
 
     def build_loader(

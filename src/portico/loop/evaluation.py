@@ -73,7 +73,7 @@ class EvaluationSession:
         self.inputs = self._arrays()
         self.batch_metrics = None
         if trainer.compute_metrics is not None:
-            self.batch_metrics = batch_metrics(trainer, nested=trainer._core.module.evaluation is not None)
+            self.batch_metrics = batch_metrics(trainer, nested=trainer._portico.module.evaluation is not None)
         # Repeated losses can be a view without memory if only a gather and the buffer, which copy them, read them.
         self._views_losses = (
             self.batch_metrics is None
@@ -251,7 +251,7 @@ class EvaluationSession:
     def _mean_loss(self, losses: "Nested") -> float:
         values = np.concatenate(losses) if isinstance(losses, list) else losses
         finite = np.isfinite(values)
-        if self.trainer._core.corrections.filters_losses and finite.any():
+        if self.trainer._portico.corrections.filters_losses and finite.any():
             values = values[finite]
         return float(values.mean().item())
 
@@ -278,7 +278,7 @@ class LoopEvaluation:
     def __init__(self, trainer: "TrainerHooks", loaders: Any, *, prefix: str) -> None:
         self.trainer = trainer
         self.prefix = prefix
-        self.is_sanity_check = trainer._core.lightning_trainer.sanity_checking
+        self.is_sanity_check = trainer._portico.lightning_trainer.sanity_checking
         if not isinstance(loaders, dict | list | tuple):
             loaders = [] if loaders is None else [loaders]
         named = loaders.items() if isinstance(loaders, dict) else enumerate(loaders)
@@ -295,7 +295,7 @@ class LoopEvaluation:
     @property
     def is_innermost(self) -> bool:
         """Whether no other evaluation is nested in this one at the moment."""
-        return self.trainer._core.module.evaluation is self._session
+        return self.trainer._portico.module.evaluation is self._session
 
     def begin_loader(self, index: int) -> None:
         """Create and start the session of the loader ``index``, unless it is running."""
@@ -304,9 +304,9 @@ class LoopEvaluation:
             feed, trainer = self._feeds[self._num_begun], self.trainer
             # Post-processing needs the whole set, and it must be the trainer's set.
             is_whole = feed.renew is not None and not self.is_sanity_check
-            has_metrics = trainer.compute_metrics is not None and (is_whole or trainer._core.scores_logits)
-            with trainer._core.evaluating_own_data(feed.name) if is_whole else nullcontext():
-                self._session = trainer._core.evaluation_session(
+            has_metrics = trainer.compute_metrics is not None and (is_whole or trainer._portico.scores_logits)
+            with trainer._portico.evaluating_own_data(feed.name) if is_whole else nullcontext():
+                self._session = trainer._portico.evaluation_session(
                     feed.loader,
                     description="Evaluation",
                     prediction_loss_only=None if has_metrics else True,
@@ -314,11 +314,11 @@ class LoopEvaluation:
                 )
             self._session.num_batches = feed.limited_to
             if self.is_sanity_check:
-                steps = trainer._core.lightning_trainer.num_sanity_val_steps
+                steps = trainer._portico.lightning_trainer.num_sanity_val_steps
                 self._session.num_batches = int(min(steps, feed.num_batches or len(feed)))
             self._session.is_silent = self.is_sanity_check
             self._session.repeats_losses = isinstance(feed.loader, DataLoaderShard)
-            trainer._core.module.evaluation = self._session
+            trainer._portico.module.evaluation = self._session
             self._session.start()
             self._num_begun += 1
 
@@ -330,7 +330,7 @@ class LoopEvaluation:
 
     def _end_session(self) -> None:
         session, self._session = self._session, None
-        self.trainer._core.module.evaluation = None
+        self.trainer._portico.module.evaluation = None
         if session is not None:
             self._metrics |= session.finish().metrics or {}
 
@@ -342,7 +342,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     SIGTERM ends it with ``SystemExit``, and an interrupt with ``KeyboardInterrupt``.
     """
     trainer = session.trainer
-    pl_trainer, module = trainer._core.lightning_trainer, trainer._core.module
+    pl_trainer, module = trainer._portico.lightning_trainer, trainer._portico.module
     for observer in observers.active:
         observer.on_evaluation(session)
     predicts = session.description == "Prediction"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     class TrainerHooks(transformers.Trainer):
         """``transformers.Trainer`` as portico's trainer implements it."""
 
-        _core: Any
+        _portico: Any
         args: TrainingArguments
         model: nn.Module
         accelerator: Accelerator

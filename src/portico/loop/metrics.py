@@ -268,7 +268,7 @@ def check_metrics(trainer: "TrainerHooks", *, evaluates: bool = True) -> None:
                 "but `compute_metrics` is made of torchmetrics, which take only logits and labels; leave "
                 "`include_for_metrics` out, or give a function."
             )
-        if trainer._core.scores_logits:
+        if trainer._portico.scores_logits:
             for metric in [module for entry in entries for module in entry.modules() if isinstance(module, Metric)]:
                 _check_torch_metric(metric, trainer)
     elif not callable(compute_metrics):

@@ -225,7 +225,7 @@ def default_callbacks(trainer: "TrainerHooks") -> list[Any]:
     """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM."""
     args = trainer.args
     # A run of a few batches is not tracked, as under Lightning.
-    trackers = [] if is_fast_dev_run(trainer._core.lightning_trainer) else _trackers(args.report_to)
+    trackers = [] if is_fast_dev_run(trainer._portico.lightning_trainer) else _trackers(args.report_to)
     # The deprecated argument; transformers' arguments have none.
     folder = getattr(args, "logging_dir", None)
     for tracker in trackers:

@@ -93,7 +93,7 @@ class TrainerModule(pl.LightningModule):
         Lightning's ``Strategy.teardown`` moves both to the CPU after each loop.
         """
         before, self._stays_on_device = self._stays_on_device, self.hf_trainer.place_model_on_device
-        strategy = self.hf_trainer._core.lightning_trainer.strategy
+        strategy = self.hf_trainer._portico.lightning_trainer.strategy
         would_move = self._stays_on_device and strategy.root_device.type != "cpu"
         try:
             with lightning_compat.keep_optimizers_on_device(strategy) if would_move else nullcontext():
@@ -120,7 +120,7 @@ class TrainerModule(pl.LightningModule):
 
     def start_engine(self) -> None:
         """Let a strategy whose engine runs the model start it for an evaluation, unless a training has done so."""
-        self.hf_trainer._core.start_engine()
+        self.hf_trainer._portico.start_engine()
 
     @property
     def closes_window(self) -> bool:
@@ -143,16 +143,16 @@ class TrainerModule(pl.LightningModule):
                 "This module was loaded without a trainer, so it has no data, loss or optimizer, and only computes "
                 "`module(**inputs)`; load it with `TrainerModule.load_from_checkpoint(path, trainer=trainer)`."
             )
-        return self.hf_trainer._core.get_lightning_callbacks(self)
+        return self.hf_trainer._portico.get_lightning_callbacks(self)
 
     def train_dataloader(self) -> Any:
-        return self.hf_trainer._core.datamodule.train_dataloader()
+        return self.hf_trainer._portico.datamodule.train_dataloader()
 
     def val_dataloader(self) -> Any:
-        return self.hf_trainer._core.datamodule.val_dataloader()
+        return self.hf_trainer._portico.datamodule.val_dataloader()
 
     def test_dataloader(self) -> Any:
-        return self.hf_trainer._core.datamodule.test_dataloader()
+        return self.hf_trainer._portico.datamodule.test_dataloader()
 
     predict_dataloader = test_dataloader
 
@@ -166,7 +166,7 @@ class TrainerModule(pl.LightningModule):
     # Training
 
     def configure_optimizers(self) -> Any:
-        self.hf_trainer._core.renew_optimizer_and_scheduler(self.run.plan.max_steps)
+        self.hf_trainer._portico.renew_optimizer_and_scheduler(self.run.plan.max_steps)
         optimizer = self.hf_trainer.optimizer
         config = scheduler_config(self.hf_trainer.lr_scheduler, optimizer)
         self._scheduler_of_lightning = config["lr_scheduler"]["scheduler"] if config else None
@@ -320,7 +320,7 @@ class TrainerModule(pl.LightningModule):
         self._own_evaluation = None
         if not own.is_sanity_check:
             epoch = {} if trainer.state.epoch is None else {"epoch": trainer.state.epoch}
-            trainer._core.record_in_history({**metrics, **epoch})
+            trainer._portico.record_in_history({**metrics, **epoch})
             event = getattr(trainer.callback_handler, "on_evaluate" if own.prefix == "eval" else "on_predict")
             trainer.control = event(trainer.args, trainer.state, trainer.control, metrics)
             if not self.trainer.barebones:

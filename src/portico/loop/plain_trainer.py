@@ -83,8 +83,8 @@ class PlainTrainerBridge(EventBridge):
 
     def _prepare_fit(self, pl_trainer: pl.Trainer) -> None:
         trainer, args = self.hf_trainer, self.hf_trainer.args
-        trainer._core.refuse_uncalled_hooks()
-        if trainer._core.runs_backward_in_step:
+        trainer._portico.refuse_uncalled_hooks()
+        if trainer._portico.runs_backward_in_step:
             refuse_own_backward(pl_trainer.strategy)
         _check_settings(pl_trainer, args)
         self._set(pl_trainer, "accumulate_grad_batches", args.gradient_accumulation_steps)
@@ -97,10 +97,10 @@ class PlainTrainerBridge(EventBridge):
             given = lightning_compat.disable_shuffling(given)
         loader = trainer.get_train_dataloader() if given is None else _prepare_loader(given, trainer)
         plan, self._is_limited = _plan_of(pl_trainer, trainer, loader)
-        self.run = trainer._core.set_up_run(plan, loader)
+        self.run = trainer._portico.set_up_run(plan, loader)
         self.run.is_lightnings = True
         self._contexts.enter_context(self.run.backward.serving(trainer.accelerator))
-        self.module.run = trainer._core.datamodule.run = self.run
+        self.module.run = trainer._portico.datamodule.run = self.run
         if given is not None:
             lightning_compat.use_train_loader(pl_trainer, TrainFeed(plan.steps_in_epoch, self.run.batches))
         overruled = [name for name, nothing in _DECIDED_BY_LIGHTNING.items() if getattr(args, name) != nothing]
@@ -137,7 +137,7 @@ def _remove(bridge: PlainTrainerBridge, pl_trainer: pl.Trainer) -> None:
 
 def _check_backend(pl_trainer: pl.Trainer, trainer: "TrainerHooks") -> None:
     """Refuse another strategy for the model of a backend, whose strategy runs the model outside torch."""
-    own, given = trainer._core.lightning_trainer.strategy, pl_trainer.strategy
+    own, given = trainer._portico.lightning_trainer.strategy, pl_trainer.strategy
     is_of_backend = type(own).__module__.startswith("portico.") and not isinstance(own, ModelDDPStrategy)
     if is_of_backend and not isinstance(given, type(own)):
         raise InputError(
@@ -149,8 +149,8 @@ def _check_backend(pl_trainer: pl.Trainer, trainer: "TrainerHooks") -> None:
 @contextmanager
 def _in_charge(pl_trainer: pl.Trainer, module: "TrainerModule", trainer: "TrainerHooks") -> Iterator[None]:
     """Let ``trainer`` work on the devices and processes of ``pl_trainer``, with ``module``, during the block."""
-    own = trainer._core.lightning_trainer
-    trainer._core.module = module
+    own = trainer._portico.lightning_trainer
+    trainer._portico.module = module
     if trainer.model is not module.model:
         trainer.model = trainer.model_wrapped = module.model
     try:
@@ -159,11 +159,11 @@ def _in_charge(pl_trainer: pl.Trainer, module: "TrainerModule", trainer: "Traine
     finally:
         _use(trainer, own)
         # Lightning's `Strategy.teardown` moves the module to the CPU.
-        trainer._core.move_model_to_its_device()
+        trainer._portico.move_model_to_its_device()
 
 
 def _use(trainer: "TrainerHooks", pl_trainer: pl.Trainer) -> None:
-    trainer._core.lightning_trainer = pl_trainer
+    trainer._portico.lightning_trainer = pl_trainer
     trainer.args.lightning_strategy = pl_trainer.strategy
     trainer.create_accelerator_and_postprocess()
 

@@ -213,7 +213,7 @@ class TrainingRun:
     is_lightnings: bool = False  # whether the user's `lightning.Trainer` decides when to validate and save
 
     def __post_init__(self) -> None:
-        self.core = self.trainer._core
+        self.core = self.trainer._portico
         self.device = self.trainer.args.device
         self.data_parallel_size = self.trainer.accelerator.data_parallel_size
         self._keep_model()

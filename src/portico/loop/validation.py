@@ -687,7 +687,7 @@ def check_best_metric(args: TrainingArguments, eval_dataset: object, *, adds_met
 def check_consistency(trainer: "TrainerHooks", *, reads_eval_dataset: bool) -> None:
     """Refuse parts of the wrong kind, and parts that contradict each other or the training arguments."""
     _check_data_and_processor(trainer, reads_eval_dataset=reads_eval_dataset)
-    args, strategy = trainer.args, trainer._core.lightning_trainer.strategy
+    args, strategy = trainer.args, trainer._portico.lightning_trainer.strategy
     if args.eval_strategy != "no" and trainer.eval_dataset is None:
         raise InputError(
             f"You have set `args.eval_strategy` to {args.eval_strategy} but you didn't pass an `eval_dataset` to "

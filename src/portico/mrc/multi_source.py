@@ -162,10 +162,10 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
             loader = self.get_eval_dataloader(part)
             started = time.time()
             with self._answering(its_examples, part, file_suffix=f"_{number}"):
-                output = self._core.run_evaluation_loop(
+                output = self._portico.run_evaluation_loop(
                     loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
                 )
-            each.append(self._core.add_speed(output, metric_key_prefix, started))
+            each.append(self._portico.add_speed(output, metric_key_prefix, started))
             self.save_metrics(f"{metric_key_prefix}_{number}", each[-1], combined=False)
             answered.append(self.answered)
         self.answered = answered

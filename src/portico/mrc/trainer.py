@@ -240,7 +240,10 @@ class MRCTrainer(Trainer, core=AnswerCore):
         self._answering_options: dict[str, Any] | None = None
         kwargs["eval_dataset"] = eval_dataset
         super().__init__(*args, **kwargs)
-        limits = (self._core.lightning_trainer.limit_val_batches, self._core.lightning_trainer.limit_test_batches)
+        limits = (
+            self._portico.lightning_trainer.limit_val_batches,
+            self._portico.lightning_trainer.limit_test_batches,
+        )
         if post_process_function is not None and any(isinstance(limit, int) or limit < 1 for limit in limits):
             raise InputError(
                 "`lightning_kwargs` limits evaluations to some batches, but an answer needs all features of its "

@@ -230,7 +230,7 @@ class ORTMixin(Trainer, core=ORTCore):
 
     def _configure_strategy(self) -> None:
         # Lightning made the strategy from its name alone.
-        strategy = self._core.lightning_trainer.strategy
+        strategy = self._portico.lightning_trainer.strategy
         if isinstance(strategy, RunsInORT):
             strategy.configure(
                 strict=self.args.strict, evaluate_in_ort=self.args.evaluate_in_ort, settings=self.args.session_settings

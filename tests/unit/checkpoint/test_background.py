@@ -145,14 +145,14 @@ def test_the_first_copies_have_memory_from_the_first_step_on(tmp_path):
     trainer, found = trainer_of(tmp_path, async_save=True), []
 
     def look(step):
-        trainer._core.background._join_reservation()
-        found.append(len(trainer._core.background._reusable))
+        trainer._portico.background._join_reservation()
+        found.append(len(trainer._portico.background._reusable))
 
     trainer.add_callback(Steps(look))
     trainer.train()
     # Weights and the two moments and the step of each; tied weights have one memory.
     assert found[:2] == [0, 4 * len(list(trainer.model.parameters()))]
-    assert not trainer._core.background._reusable
+    assert not trainer._portico.background._reusable
 
 
 def test_uploads_of_unfinished_checkpoints_are_rejected(tmp_path):

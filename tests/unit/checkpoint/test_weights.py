@@ -126,7 +126,7 @@ def test_best_adapters_leave_the_model_in_evaluation_mode(tmp_path, monkeypatch)
     write_adapter(tmp_path)
     trainer.state.best_model_checkpoint = str(tmp_path)
     monkeypatch.setattr(weights, "has_adapters", lambda model: True)
-    monkeypatch.setattr(trainer._core, "load_weights", lambda model, folder: model.train())
+    monkeypatch.setattr(trainer._portico, "load_weights", lambda model, folder: model.train())
     trainer._load_best_model()
     assert not trainer.model.training
 

@@ -130,7 +130,7 @@ def sharded_equals_whole(folder):
     with pytest.raises(portico.InputError, match="are sharded already, by an earlier trainer"):
         classifier(folder, fsdp.model, **WHOLE)
     for best in (ddp, fsdp):
-        best._core.load_weights(best.model, str(folder / "sharded" / "checkpoint-4"))
+        best._portico.load_weights(best.model, str(folder / "sharded" / "checkpoint-4"))
     assert_same_weights(ddp, fsdp)
 
 
@@ -608,7 +608,7 @@ def saved_in_the_background(folder):
         goes_on[name] = classifier(folder / name, async_save=given, **SHARDED)
         goes_on[name].train()
     assert_same_weights(goes_on["later"], goes_on["at-once"])
-    assert timeouts(goes_on["later"]._core.background._groups.meshes.values()) == {timedelta(seconds=100)}
+    assert timeouts(goes_on["later"]._portico.background._groups.meshes.values()) == {timedelta(seconds=100)}
     both = causal(folder / "split", async_save=True, parallelism_config={"tp_size": 2})
     both.train()
     for name, strategy in {"sharded": SHARDED, "whole": WHOLE}.items():

@@ -246,7 +246,7 @@ def test_callback_runs_the_backward_pass():
 def test_callback_that_runs_the_backward_pass_is_refused_where_gradients_are_not_averaged(monkeypatch):
     trainer = make_trainer(callbacks=[Backward()])
     whole = SimpleNamespace(strategy=DDPStrategy())  # around the whole module
-    monkeypatch.setattr(trainer.loop._core, "lightning_trainer", whole)
+    monkeypatch.setattr(trainer.loop._portico, "lightning_trainer", whole)
     with pytest.raises(InputError, match="where DDPStrategy does not average"):
         trainer.loop.train()
 

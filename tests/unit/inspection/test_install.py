@@ -118,7 +118,7 @@ for kind in (TrainingArguments, transformers.TrainingArguments):
     trainer = transformers.Trainer(Line(), toy_arguments({str(tmp_path)!r}, kind), train_dataset=Points())
     assert trainer.args.precision == "bf16-mixed"
     assert any(isinstance(one, One) for one in trainer.callback_handler.callbacks)
-    assert any(isinstance(one, Two) for one in trainer._core.lightning_parts["callbacks"])
+    assert any(isinstance(one, Two) for one in trainer._portico.lightning_parts["callbacks"])
     trainer.train()
 from pathlib import Path
 assert "loss" in next(Path({str(tmp_path)!r}).glob("csv/*/metrics.csv")).read_text()
