@@ -235,14 +235,14 @@ def _examine_rows(
     found: Examined, rows: Sequence[tuple[int, Any]], collate: Any, limits: ModelLimits, size: int
 ) -> None:
     columns = set().union(*(row for _, row in rows if isinstance(row, Mapping)))
-    complete = next((row for _, row in rows if isinstance(row, Mapping) and not _missing(row, columns)), None)
+    complete = next((row for _, row in rows if isinstance(row, Mapping) and not _find_missing(row, columns)), None)
     is_taken: dict[tuple[str, ...], bool] = {}  # by the columns that a row lacks
     incomplete = set()
     for number, row in rows:
         found.lengths.append(0 if row is None else length_of(row))
         if not isinstance(row, Mapping):
             continue
-        lacking = _missing(row, columns)
+        lacking = _find_missing(row, columns)
         if lacking and lacking not in is_taken:
             is_taken[lacking] = _takes_incomplete(collate, row, complete)
         if lacking and not is_taken[lacking]:
@@ -263,7 +263,7 @@ def _examine_rows(
             found.add("collator", f"rows {batch[0][0]} to {batch[-1][0]} raise {_describe(error)}")
 
 
-def _missing(row: Mapping[str, Any], columns: set[str]) -> tuple[str, ...]:
+def _find_missing(row: Mapping[str, Any], columns: set[str]) -> tuple[str, ...]:
     return tuple(name for name in sorted(columns) if row.get(name) is None)
 
 

@@ -172,7 +172,9 @@ def test_run_on_a_gpu_starts_with_tf32(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr("lightning.fabric.accelerators.cuda._is_ampere_or_later", lambda device: True)
-    monkeypatch.setattr(torch.backends, "fp32_precision", "tf32")
+    # What another test has set for this backend alone would take precedence.
+    for backend in (torch.backends, torch.backends.cuda.matmul):
+        monkeypatch.setattr(backend, "fp32_precision", "tf32")
     device = torch.device("cuda", 0)
     with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
         CUDAAccelerator().setup_device(device)
