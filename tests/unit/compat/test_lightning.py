@@ -172,14 +172,17 @@ def test_run_on_a_gpu_starts_with_tf32(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr("lightning.fabric.accelerators.cuda._is_ampere_or_later", lambda device: True)
-    # What another test has set for this backend alone would take precedence.
-    for backend in (torch.backends, torch.backends.cuda.matmul):
-        monkeypatch.setattr(backend, "fp32_precision", "tf32")
-    device = torch.device("cuda", 0)
-    with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
-        CUDAAccelerator().setup_device(device)
-    with quiet_lightning():
-        CUDAAccelerator().setup_device(device)
+    monkeypatch.setattr(torch.backends, "fp32_precision", "tf32")
+    matmul, device = torch.backends.cuda.matmul, torch.device("cuda", 0)
+    # What another test has set for these products alone would take precedence.
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    try:
+        with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
+            CUDAAccelerator().setup_device(device)
+        with quiet_lightning():
+            CUDAAccelerator().setup_device(device)
+    finally:
+        matmul.fp32_precision = before
 
 
 def test_cpu_is_chosen_where_there_is_a_gpu_without_a_warning(tmp_path, monkeypatch):
