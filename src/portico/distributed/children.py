@@ -19,19 +19,22 @@ def build_child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def end_with_parent() -> None:
-    """Watch the parent, if it asked for that, and kill this process with its own children when it has ended.
+    """Watch the process that asked for it, and kill this one with its own children when that has ended.
 
-    The parent may be killed, or run out of memory. `PR_SET_PDEATHSIG` of Linux goes by the thread that started the
-    process, and the threads of a launcher end before it does.
+    It is the parent, or started a launcher that started this process, and may be killed, or run out of memory.
+    `PR_SET_PDEATHSIG` of Linux goes by the thread that started the process, and the threads of a launcher end before
+    it does.
     """
-    parent = os.environ.pop(_VARIABLE, "")
-    if parent.isdigit():
-        threading.Thread(target=_watch, args=(int(parent),), daemon=True, name="portico-parent").start()
+    starter = os.environ.get(_VARIABLE, "")
+    if starter.isdigit():
+        threading.Thread(target=_watch, args=(int(starter),), daemon=True, name="portico-parent").start()
 
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_BETWEEN_LOOKS)
+def _watch(starter: int) -> None:
+    with suppress(psutil.Error):  # it has ended
+        process = psutil.Process(starter)
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(_BETWEEN_LOOKS)
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             child.kill()
