@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from portico.trust.disk import remove_tree
+
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
 _READ_ONLY, _REMOUNT, _BIND, _AND_BELOW = 1, 32, 4096, 16384
 _PRIVATE_BELOW = (1 << 18) | _AND_BELOW
@@ -39,18 +41,20 @@ _SOCKETS = "/run/"
 # Waits until all who hold the other end of the pipe have ended. What they started may end a moment later.
 _REMOVER = """
 import os, shutil, sys, time
+folder = sys.argv[1]
 sys.stdin.buffer.read()
 def open_up(function, path, _):
     try:
-        os.chmod(os.path.dirname(path), 0o700)
+        # The folder above is not ours, and is where a folder would be that is gone already.
+        path == folder or os.chmod(os.path.dirname(path), 0o700)
         os.path.islink(path) or os.chmod(path, 0o700)
     except OSError:
         pass
 for _ in range(40):
-    shutil.rmtree(sys.argv[1], onerror=open_up)
-    if not os.path.lexists(sys.argv[1]):
+    if not os.path.lexists(folder):
         break
-    time.sleep(0.25)
+    shutil.rmtree(folder, onerror=open_up)
+    time.sleep(0.25 * os.path.lexists(folder))
 """
 
 
@@ -101,7 +105,8 @@ def sheltered(*, covers_disks: bool = True) -> Iterator[Shelter]:
         yield Shelter(folder, writing, covers_disks and _can_cover_disks(folder))
     finally:
         os.close(writing)
-        remover.wait()
+        if remover.wait():  # it was killed
+            remove_tree(folder)
 
 
 def _can_cover_disks(folder: Path) -> bool:

@@ -6,8 +6,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fresh_process import environment
@@ -80,6 +82,32 @@ def test_removing_a_shelter_changes_nothing_at_the_ends_of_links(ordinary_folder
         exec(shelter._REMOVER, {})
     assert [path.name for path in ordinary_folder.iterdir()] == ["mine.txt"]
     assert stat.S_IMODE((ordinary_folder / "mine.txt").stat().st_mode) == 0o644
+
+
+def test_a_shelter_that_is_gone_or_in_use_leaves_the_folder_above_as_it_was(tmp_path, monkeypatch):
+    tmp_path.chmod(0o755)
+    (tmp_path / "used").mkdir()
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EBUSY, "in use")
+
+    for name in ("gone", "used"):
+        with Path(os.devnull).open() as nothing, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", nothing)
+            patch.setattr(sys, "argv", ["-c", str(tmp_path / name)])
+            patch.setattr(os, "rmdir", refuse)
+            patch.setattr(time, "sleep", lambda seconds: None)
+            exec(shelter._REMOVER, {})
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_a_shelter_is_removed_although_its_remover_was_killed():
+    with shelter.sheltered(covers_disks=False) as sheltered:
+        (sheltered.folder / "output").mkdir()
+        for child in psutil.Process().children():
+            if str(sheltered.folder) in child.cmdline():
+                child.kill()
+    assert not sheltered.folder.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
