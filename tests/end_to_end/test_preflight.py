@@ -68,15 +68,16 @@ def write(tmp_path):
 
 
 def test_sound_script_passes_and_changes_nothing(write, tmp_path):
-    before, others = write(SOUND), leftovers()
-    page = tmp_path.parent / "preflight.html"
-    ended = portico("preflight", "--report", page, "script.py", folder=tmp_path)
+    before = write(SOUND)
+    page, temporary = tmp_path.parent / "preflight.html", tmp_path.parent / f"{tmp_path.name}-temporary"
+    temporary.mkdir()
+    ended = portico("preflight", "--report", page, "script.py", folder=tmp_path, TMPDIR=str(temporary))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for stage in ("data", "first steps", "evaluation", "checkpoint", "resume", "rotation", "rest of the script"):
         assert re.search(rf"│ {stage} +│ passed", ended.stdout), ended.stdout
     assert re.search(r"Would take about .* \(62 steps of .*, 2 evaluations in .*, 2 checkpoints of", ended.stdout)
     assert contents(tmp_path) == before
-    assert leftovers() == others
+    assert not list(temporary.glob("portico-preflight-*"))
     assert "Nothing would fail" in page.read_text(encoding="utf-8")
 
 
