@@ -284,15 +284,15 @@ def target_that_is_not_finite(folder):
     return classifier(folder, data, Line(), {"eval_dataset": Points(5)})
 
 
+def unlabelled(folder, **changes):
+    data = Changed(Sequences(ROWS), row57=lambda row: {**row, "labels": [-100] * 6})
+    parts = {"eval_dataset": Sequences(9), "data_collator": pad_everything}
+    return classifier(folder, data, tiny_gpt2(), parts, **changes)
+
+
 @fault(r"rows have no label that counts, since all are -100.*row 57 has labels of -100 only")
 def row_without_a_label_that_counts(folder):
-    return classifier(
-        folder,
-        Changed(Sequences(ROWS), row57=lambda row: {**row, "labels": [-100] * 6}),
-        tiny_gpt2(),
-        {"eval_dataset": Sequences(9), "data_collator": pad_everything},
-        per_device_train_batch_size=1,
-    )
+    return unlabelled(folder, per_device_train_batch_size=1)
 
 
 @fault(r"row 57 has end position 9 and 6 tokens")
@@ -638,9 +638,4 @@ def rows_that_the_collator_completes(folder):
 
 @sound
 def texts_of_which_nothing_is_left_to_learn(folder):
-    return classifier(
-        folder,
-        Changed(Sequences(ROWS), row57=lambda row: {**row, "labels": [-100] * 6}),
-        tiny_gpt2(),
-        {"eval_dataset": Sequences(9), "data_collator": pad_everything},
-    )
+    return unlabelled(folder)

@@ -99,7 +99,7 @@ def test_every_fault_of_a_script_is_named(write, tmp_path):
         ("raise KeyError('mine')", [], "The script fails by itself before its training"),
         ("print('done')", [], "The script built no Trainer"),
         ("from transformers import Trainer", [], "The script built no Trainer"),
-        (UPLOADING, [], "A rehearsal changes nothing at https://huggingface.co/api/repos/create, so the script ends"),
+        (UPLOADING, [], "A rehearsal changes nothing at https://huggingface.co/api/repos/create, so the script"),
         ("", ["--rows", "0"], "`--rows 0` is not positive"),
     ],
 )
@@ -126,6 +126,24 @@ trainer.hyperparameter_search(space, n_trials=30, backend="optuna")
 trainer = Trainer(tiny_bert(), toy_arguments("out", TrainingArguments, max_steps=4))
 """,
 )
+
+
+@pytest.mark.slow
+def test_upload_of_a_callback_is_named_where_it_ends_the_rehearsal(write, tmp_path):
+    callback = """
+from huggingface_hub import create_repo
+from transformers import TrainerCallback
+
+class Upload(TrainerCallback):
+    def on_save(self, *args, **kwargs):
+        create_repo("mine/model", token="hf_none")
+
+trainer.add_callback(Upload())
+trainer.train()
+"""
+    write(SOUND.replace("trainer.train()\n", callback))
+    ended = portico("preflight", "script.py", folder=tmp_path)
+    assert "so the script ended there, in the stage 'checkpoint', and nothing after it was tried" in ended.stdout
 
 
 def rehearse_as_script(maker, folder):

@@ -1,5 +1,7 @@
 """Observers: told by trainers and loaders in order, and forgotten after the block."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -89,3 +91,28 @@ def test_an_observer_chooses_the_checkpoint(tmp_path):
         resumed.train()
     assert observer.num_steps == 5
     assert torch.equal(whole.model.linear.weight, resumed.model.linear.weight)
+
+
+def test_an_observer_chooses_how_many_trials_a_search_has(tmp_path):
+    asked, trained = [], []
+
+    class OneTrial(Observer):
+        def on_search(self, trainer, num_trials):
+            asked.append(num_trials)
+            return 1
+
+        def on_train(self, trainer, checkpoint):
+            trained.append(trainer.args.output_dir)
+            return checkpoint
+
+    args = toy_arguments(tmp_path, max_steps=1)
+    data = {"train_dataset": Points(), "eval_dataset": Points(4)}
+    trainer = portico.Trainer(args=args, model_init=Line, **data)
+    with observe(OneTrial()):
+        trainer.hyperparameter_search(lambda trial: {}, n_trials=7, backend="optuna")
+    assert (asked, len(trained)) == ([7], 1)
+
+
+def test_the_guide_names_every_method():
+    guide = (Path(__file__).parents[2] / "docs" / "run.md").read_text(encoding="utf-8")
+    assert [name for name in vars(Observer) if name.startswith("on_") and f"`{name}`" not in guide] == []

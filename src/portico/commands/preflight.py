@@ -224,8 +224,8 @@ def join() -> None:
 
         from portico.inspection.rehearsal import Rehearsal, Settings, refuse_uploads, watch_script
 
-        refuse_uploads()
         rehearsal = Rehearsal(Settings(**json.loads(given)))
+        refuse_uploads(rehearsal)
         observe(rehearsal)
         watch_script(rehearsal)
         atexit.register(rehearsal.end_script)

@@ -89,9 +89,7 @@ class ModelLimits:
                 table = None
         size = table.num_embeddings if isinstance(table, nn.Embedding) else None
         name = type(model).__name__
-        is_classifier = name.endswith(
-            ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification")
-        )
+        is_classifier = name.endswith(_CLASSIFIERS)
         labels = config.num_labels if is_classifier and config.num_labels > 1 else None
         is_language_model = name.endswith(("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "ForMaskedLM"))
         positions = None if config.is_encoder_decoder and not is_classifier else num_positions(model, config)

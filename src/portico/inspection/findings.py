@@ -56,7 +56,7 @@ class Forecast:
     """The most checkpoints that are on the disk at a time."""
     checkpoint_bytes: int = 0
     num_trials: int = 1
-    """How often a search trains, each time into a folder of its own."""
+    """Of a search; each trains by itself, into its own folder."""
 
     @property
     def seconds(self) -> float:

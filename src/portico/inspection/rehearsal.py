@@ -177,6 +177,15 @@ class Rehearsal(Observer):
             self.uploads = True
             args.push_to_hub = False
 
+    def warn_of_upload(self, url: str) -> None:
+        """Say where the script ends, since it would change something."""
+        sentence = (
+            f"A rehearsal changes nothing at {url}, so the script ended there, in the stage "
+            f"'{self.record.current or REST}', and nothing after it was tried."
+        )
+        self.record.warnings.append(sentence)
+        print(f"[portico] {sentence}", file=sys.stderr)
+
     def redirect(self, args: Any) -> None:
         """Let a training write into the folder of the rehearsal."""
         number = zlib.crc32(str(args.output_dir).encode())
@@ -193,7 +202,7 @@ class Rehearsal(Observer):
     def on_search(self, trainer: ObservedTrainer, num_trials: "int | None") -> "int | None":
         self._num_trials = num_trials or 1
         if num_trials is None:
-            self.record.warnings.append("The search ends by its time, so the forecast is that of one trial.")
+            self.record.warnings.append("The search has no number of trials, so the forecast is that of one.")
         return 1
 
     @override
@@ -980,12 +989,12 @@ class UploadSkipped(SystemExit):
     """Ends the script where it would change something on the hub."""
 
 
-def refuse_uploads() -> None:
+def refuse_uploads(rehearsal: Rehearsal) -> None:
     """Let requests to the hub only read."""
 
     def refuse(request: Any) -> None:
         if request.method not in ("GET", "HEAD", "OPTIONS"):
-            print(f"[portico] A rehearsal changes nothing at {request.url}, so the script ends here.", file=sys.stderr)
+            rehearsal.warn_of_upload(str(request.url))
             raise UploadSkipped(0)
 
     client: Any = huggingface_hub.get_session()

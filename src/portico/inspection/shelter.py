@@ -51,10 +51,10 @@ def open_up(function, path, _):
     except OSError:
         pass
 for _ in range(40):
+    shutil.rmtree(folder, onerror=open_up)
     if not os.path.lexists(folder):
         break
-    shutil.rmtree(folder, onerror=open_up)
-    time.sleep(0.25 * os.path.lexists(folder))
+    time.sleep(0.25)
 """
 
 

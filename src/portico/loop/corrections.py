@@ -108,9 +108,7 @@ class Corrections:
 
     def _is_alone(self, num_batches: int) -> bool:
         """Return whether one process makes a step of one batch, so that there is nothing to add up."""
-        if num_batches != 1:
-            return False
-        return self._data_parallel_size == 1
+        return num_batches == 1 and self._data_parallel_size == 1
 
     @property
     def _data_parallel_size(self) -> int:

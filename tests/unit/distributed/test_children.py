@@ -39,6 +39,8 @@ def test_a_killed_process_takes_its_children_along(started):
             launcher = child.parent()
             assert launcher is not None
             launcher.kill()
+        else:
+            assert child.ppid() == parent.pid
         os.kill(parent.pid, signal.SIGKILL)
         _, alive = psutil.wait_procs([child, grandchild], timeout=30)
     assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
