@@ -919,10 +919,10 @@ def _study(folder: Path) -> None:
     import optuna
     from optuna.distributions import FloatDistribution
 
-    from portico.cli.studies import storage_of
+    from portico.cli.studies import make_storage
 
     study = optuna.create_study(
-        storage=storage_of(str(folder / "study.journal")), study_name="sweep", direction="maximize"
+        storage=make_storage(str(folder / "study.journal")), study_name="sweep", direction="maximize"
     )
     learning_rate, decay = FloatDistribution(1e-5, 1e-1, log=True), FloatDistribution(0, 1)
     state = pickle.dumps(Touch(canary_of(folder))).hex()

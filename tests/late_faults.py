@@ -209,7 +209,7 @@ def callback_on_train_end(folder):
 # ---- Data ----
 
 
-@fault(r"`train_dataset`: 1 rows have labels that the model does not have: row 57 has the label 7 \(the model has 3")
+@fault(r"`train_dataset`: 1 row with labels that the model does not have: row 57 has the label 7 \(the model has 3")
 def label_beyond_the_classes(folder):
     return changed(folder, lambda row: {**row, "labels": torch.tensor(7)})
 
@@ -219,7 +219,7 @@ def negative_label(folder):
     return changed(folder, lambda row: {**row, "labels": torch.tensor(-1)})
 
 
-@fault(r"rows have token ids outside of the vocabulary: row 57 has the id 50 \(the model has 50\)")
+@fault(r"row with token ids outside of the vocabulary: row 57 has the id 50 \(the model has 50\)")
 def id_beyond_the_vocabulary(folder):
     return changed(folder, lambda row: {**row, "input_ids": torch.full((6,), 50)})
 
@@ -234,12 +234,12 @@ def tagger(folder, data, **parts):
     return classifier(folder, data, tiny_tagger(), {"eval_dataset": Sequences(9, classes=3), **parts})
 
 
-@fault(r"`train_dataset`: 1 rows are longer than the model takes: row 57 has 17 tokens \(the model takes 16\)")
+@fault(r"`train_dataset`: 1 row with more tokens than the model takes: row 57 has 17 tokens \(the model takes 16\)")
 def row_longer_than_the_model_takes(folder):
     return tagger(folder, ragged(57, input_ids=[5] * 17, labels=[1] * 17), data_collator=pad_everything)
 
 
-@fault(r"`train_dataset`: 1 rows are empty: row 57 has no `input_ids`")
+@fault(r"`train_dataset`: 1 row without tokens: row 57 has no `input_ids`")
 def empty_row(folder):
     return tagger(folder, ragged(57, input_ids=[], labels=[]), data_collator=pad_everything)
 
@@ -249,7 +249,7 @@ def tag_beyond_the_classes(folder):
     return tagger(folder, ragged(57, labels=[3] * 6), data_collator=pad_everything)
 
 
-@fault(r"`train_dataset`: 1 rows lack a column that others have, or hold None in it: row 57 lacks `labels`")
+@fault(r"`train_dataset`: 1 row without a column that others have, or with None in it: row 57 lacks `labels`")
 def missing_column(folder):
     return changed(folder, lambda row: {"input_ids": row["input_ids"]})
 
@@ -263,22 +263,22 @@ def unreadable(row):
     raise OSError("image file is truncated")
 
 
-@fault(r"`train_dataset`: 1 rows cannot be read: row 57 raises OSError: image file is truncated")
+@fault(r"`train_dataset`: 1 row that cannot be read: row 57 raises OSError: image file is truncated")
 def row_that_raises(folder):
     return changed(folder, unreadable)
 
 
-@fault(r"`eval_dataset`: 1 rows cannot be read: row 43 raises OSError: image file is truncated")
+@fault(r"`eval_dataset`: 1 row that cannot be read: row 43 raises OSError: image file is truncated")
 def row_of_the_evaluation_that_raises(folder):
     return classifier(folder, parts={"eval_dataset": Changed(ToyDataset(ROWS), row43=unreadable)})
 
 
-@fault(r"1 batches cannot be made by the data collator: rows 56 to 59 raise")
+@fault(r"1 batch that the data collator cannot make: rows 56 to 59 raise")
 def row_of_another_size(folder):
     return changed(folder, lambda row: {**row, "input_ids": torch.ones(9, dtype=torch.int64)})
 
 
-@fault(r"1 rows have labels that are not finite: row 57 has nan in `labels`")
+@fault(r"1 row with labels that are not finite: row 57 has nan in `labels`")
 def target_that_is_not_finite(folder):
     data = Changed(Points(ROWS), row57=lambda row: {**row, "labels": torch.tensor([float("nan")])})
     return classifier(folder, data, Line(), {"eval_dataset": Points(5)})
@@ -290,7 +290,7 @@ def unlabelled(folder, **changes):
     return classifier(folder, data, tiny_gpt2(), parts, **changes)
 
 
-@fault(r"rows have no label that counts, since all are -100.*row 57 has labels of -100 only")
+@fault(r"row(s)? without a label that counts, since all are -100.*row 57 has labels of -100 only")
 def row_without_a_label_that_counts(folder):
     return unlabelled(folder, per_device_train_batch_size=1)
 
@@ -307,7 +307,7 @@ def answer_outside_of_its_tokens(folder):
     return classifier(folder, Answers(ROWS), model, {"eval_dataset": Answers(9)})
 
 
-@fault(r"`train_dataset`: row \d+|1 rows cannot be read: row \d+ raises KeyError")
+@fault(r"`train_dataset`: row \d+|1 row that cannot be read: row \d+ raises KeyError")
 def row_of_a_stream_that_raises(folder):
     class Stream(ToyStream):
         def __iter__(self):
@@ -333,7 +333,7 @@ def loss_of_full_batches(folder):
     return Own(tiny_bert(), args, train_dataset=ToyDataset(ROWS))
 
 
-@fault(r"`eval_examples`: 1 answers are not in their context: row 3 has 'elsewhere' at 5")
+@fault(r"`eval_examples`: 1 answer not in its context: row 3 has 'elsewhere' at 5")
 def answer_that_is_not_in_its_context(folder):
     train, validation = generate(num_train=24, num_validation=8, seed=1)
     validation[3]["answers"] = {"text": ["elsewhere"], "answer_start": [5]}

@@ -32,7 +32,7 @@ from portico.cli.jobs import (
     SWEEP_CONFIG,
     ReportedTrial,
     SweepJob,
-    goals_of,
+    read_goals,
     refuse_drawing_in_several_processes,
     threads_of_each,
 )
@@ -186,7 +186,7 @@ class OptunaSweeper(Sweeper):
     def _open_study(self) -> None:
         import optuna
 
-        from portico.cli.studies import open_storage, pruner_of
+        from portico.cli.studies import build_pruner, open_storage
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         address = self.storage or str(self.folder / _JOURNAL)
@@ -196,7 +196,7 @@ class OptunaSweeper(Sweeper):
         self.study = optuna.create_study(
             storage=open_storage(address),
             study_name=name,
-            pruner=pruner_of(pruner),
+            pruner=build_pruner(pruner),
             directions=directions,
             load_if_exists=True,
         )
@@ -249,7 +249,7 @@ class OptunaSweeper(Sweeper):
             )
 
     def _directions(self) -> list[str]:
-        goals = goals_of(cast(dict[str, Any], OmegaConf.to_container(self.config.objective, resolve=True)))
+        goals = read_goals(cast(dict[str, Any], OmegaConf.to_container(self.config.objective, resolve=True)))
         of_goals = [_DIRECTIONS[mode] for mode in goals.values()]
         given = self.direction if self.direction is not None else of_goals
         directions = [

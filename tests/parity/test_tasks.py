@@ -28,7 +28,7 @@ from transformers import (
 
 from parity.peers import untimed
 from portico.cli import compose
-from portico.cli.composition import experiment_of
+from portico.cli.composition import instantiate_experiment
 from portico.experiments import toy_records
 from portico.tasks.images import random_part
 from portico.tasks.models import SmallBert, SmallGPT2, SmallT5
@@ -88,7 +88,7 @@ def ours(name, folder, *overrides):
     ]
     settings = compose([*chosen, *overrides], experiment=name)
     (folder / "ours").mkdir()
-    return experiment_of(settings, str(folder / "ours")).train()
+    return instantiate_experiment(settings, str(folder / "ours")).train()
 
 
 def theirs(folder, head, data, processor, *, num_labels=2, more=(), **parts):

@@ -37,7 +37,7 @@ from hydra_plugins.portico_launchers import log_output
 from models import toy_trainer
 from portico import InputError
 from portico.cli import compose
-from portico.cli.composition import config_dir, experiment_of
+from portico.cli.composition import config_dir, instantiate_experiment
 from portico.commands import demo, replay, report, run, sweep, verify
 from portico.compat.releases import is_before
 from portico.errors import InputPermissionError
@@ -98,7 +98,7 @@ def harmless(tmp_path_factory):
     folder.mkdir()
     settings = compose([*QUIET, *SMALL, f"paths.output_dir={folder}"], experiment="text_classification")
     hostile_folders.rewritten(folder, "config.yaml", settings)
-    experiment_of(settings, str(folder)).train()
+    instantiate_experiment(settings, str(folder)).train()
     job = {"number": 0, "overrides": [], "goals": {"eval_f1": "max"}}
     hostile_folders.rewritten(folder, "0/job.json", job)
     return folder
@@ -232,7 +232,7 @@ def commands(place, command_line, compositions, monkeypatch):
         settings["args"]["save_strategy"] = "no"  # what is written is the matter of `continue`
         out = place / "out"
         out.mkdir()
-        getattr(experiment_of(settings, str(out)), mode)()
+        getattr(instantiate_experiment(settings, str(out)), mode)()
 
     def job(folder):
         experiment = f"{SearchedExperiment.__module__}.{SearchedExperiment.__qualname__}"
@@ -245,7 +245,7 @@ def commands(place, command_line, compositions, monkeypatch):
         settings["paths"]["output_dir"] = str(folder)
         settings["args"]["resume_from_checkpoint"] = True
         settings["args"]["load_best_model_at_end"] = False
-        experiment_of(settings, str(folder)).train()
+        instantiate_experiment(settings, str(folder)).train()
 
     def search(folder):
         choices = ("args.learning_rate=tag(log, interval(1e-5, 1e-1))", "args.weight_decay=interval(0.0, 1.0)")
@@ -512,7 +512,7 @@ def answering(tmp_path_factory):
         experiment="mrc",
     )
     hostile_folders.rewritten(folder, "config.yaml", settings)
-    experiment_of(settings, str(folder)).train()
+    instantiate_experiment(settings, str(folder)).train()
     return folder
 
 
@@ -602,7 +602,7 @@ def test_a_replay_does_not_use_the_cache_of_onnx_runtime_that_a_run_names(folder
         found.append(settings["args"])
         raise InputError("Noted.")
 
-    monkeypatch.setattr("portico.cli.composition.experiment_of", note)
+    monkeypatch.setattr("portico.cli.composition.instantiate_experiment", note)
     with pytest.raises(SystemExit):
         commands["replay"](folder)
     (args,) = found

@@ -27,8 +27,8 @@ from portico.cli.composition import (
     CONFIG_NAME,
     HYDRA_VERSION_BASE,
     complete_all_settings,
-    experiment_of,
     find_known_names,
+    instantiate_experiment,
     register_resolvers,
     settings_to_run,
     translate_arguments,
@@ -41,8 +41,8 @@ from portico.cli.jobs import (
     PRUNED,
     SweepJob,
     current_job,
-    goals_of,
     has_several_processes,
+    read_goals,
     refuse_drawing_in_several_processes,
 )
 from portico.cli.sweeps import reported_sweep
@@ -225,8 +225,8 @@ def _run_mode(
     if is_first_process() and settings["print_config"] and (job is None or job.number == 0):
         plain_console().print(Syntax(yaml, "yaml", background_color="default"))
     with recorded_config(folder, yaml) if is_first_process() else nullcontext():
-        experiment = experiment_of(to_resume or settings, str(folder))
-        for name in goals_of(settings["objective"]) if settings["mode"] == "train" else ():
+        experiment = instantiate_experiment(to_resume or settings, str(folder))
+        for name in read_goals(settings["objective"]) if settings["mode"] == "train" else ():
             experiment.check_objective(name)
         for logger in experiment.logger:
             logger.log_hyperparams(settings)
@@ -253,7 +253,7 @@ def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) 
     from portico.hp_search import worst_instead
 
     values = []
-    for name, mode in goals_of(objective).items():
+    for name, mode in read_goals(objective).items():
         if name not in metrics:
             raise InputError(
                 f"objective.metric='{name}' is not a metric of this run{nearest_names(name, list(metrics))} "

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS, OPTIONS_ELSEWHERE, TOP_LEVEL_NAMES, explained
 from portico.cli.folders import CONFIG_FILE, check_folder_settings
-from portico.cli.jobs import goals_of
+from portico.cli.jobs import read_goals
 from portico.errors import InputError, MissingPackageError
 from portico.experiments.settings import ExperimentSchema, config_dir
 from portico.trust.disk import read_text
@@ -128,11 +128,11 @@ def find_known_names(overrides: Sequence[str]) -> Collection[str]:
         return TOP_LEVEL_NAMES
     with suppress(InputError):
         settings = _compose_plain(choosing or ["+experiment=mrc"])
-        return [*_schema_of(settings).names(_OWN_KEYS), *EVERYWHERE]
+        return [*_load_schema(settings).names(_OWN_KEYS), *EVERYWHERE]
     return TOP_LEVEL_NAMES
 
 
-def _schema_of(settings: Mapping[str, Any]) -> ExperimentSchema:
+def _load_schema(settings: Mapping[str, Any]) -> ExperimentSchema:
     # Experiments import torch, which takes seconds: a command that cannot be composed is refused without it.
     from portico.experiments.experiment import schema_of_experiment
 
@@ -183,7 +183,7 @@ def complete_all_settings() -> None:
     with suppress(InputError):
         settings = _compose_plain(translate_arguments(overrides))
         if settings.get(TARGET):
-            _store_open_groups(_schema_of(settings).defaults())
+            _store_open_groups(_load_schema(settings).defaults())
 
 
 def _store_open_groups(values: Mapping[str, Mapping[str, object]]) -> None:
@@ -211,13 +211,13 @@ def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
             raise InputError(
                 f"`{name}={settings.get(name)}` is not a group of settings; set its keys: {name}.<key>=<value>."
             )
-    goals_of(settings["objective"])
+    read_goals(settings["objective"])
     if not isinstance(settings["print_config"], bool):
         raise InputError(f"print_config={settings['print_config']} is unknown; set it to true or false.")
     check_folder_settings(settings)
     from portico.experiments.experiment import complete_settings
 
-    schema = _schema_of(settings)
+    schema = _load_schema(settings)
     schema.check(settings, _OWN_KEYS)
     if settings["mode"] not in schema.modes:
         raise InputError(
@@ -271,12 +271,12 @@ def _adopt_run_settings(settings: dict[str, Any], overrides: Sequence[str]) -> d
     return settings
 
 
-def experiment_of(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
+def instantiate_experiment(settings: Mapping[str, Any], output_dir: str) -> "Experiment":
     """Return the experiment of checked settings, with every object built that has a ``_target_``."""
     from portico.experiments.experiment import build_experiment
 
     groups = {name: _build_entries(name, values) for name, values in settings.items() if name not in _OWN_KEYS}
-    groups["objective"] = goals_of(settings["objective"]) if settings.get("objective") else {}
+    groups["objective"] = read_goals(settings["objective"]) if settings.get("objective") else {}
     for name in _OBJECT_GROUPS:
         entries = settings.get(name) or {}
         if not isinstance(entries, Mapping):  # in a file that no composition has written
@@ -314,4 +314,4 @@ def _settings_help(*, _root_: DictConfig) -> str:
     settings = to_plain(DictConfig(groups, parent=_root_._get_parent()))
     if not settings.get(TARGET):
         return "They are listed once an experiment is chosen: --help +experiment=mrc"
-    return _schema_of(settings).help(settings)
+    return _load_schema(settings).help(settings)

@@ -151,7 +151,7 @@ class SweepJob:
         return {**settings, "args": {**settings["args"], **args}}
 
     def begin(self, objective: Mapping[str, Any]) -> None:
-        self.goals = goals_of(objective)
+        self.goals = read_goals(objective)
         self.status = RUNNING
         self.error = None
         self.objective = {}
@@ -243,7 +243,7 @@ def _identity(settings: Mapping[str, Any]) -> object:
     return json.loads(json.dumps(same, default=str))
 
 
-def goals_of(objective: Mapping[str, Any]) -> dict[str, str]:
+def read_goals(objective: Mapping[str, Any]) -> dict[str, str]:
     """Return the direction, "max" or "min", of each objective of a configuration; one mode holds for all."""
     metric, mode = objective["metric"], objective["mode"]
     names, modes = (value if isinstance(value, list) else [value] for value in (metric, mode))

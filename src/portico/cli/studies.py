@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 # ---- Storages ----
 
 
-def storage_of(address: str) -> "BaseStorage":
+def make_storage(address: str) -> "BaseStorage":
     """Return an Optuna storage: a URL names a database, anything else a journal file."""
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend
@@ -74,7 +74,7 @@ def open_storage(address: str) -> "BaseStorage":
     try:
         if "://" not in address and Path(address).is_file():
             _drop_damaged_end(Path(address))
-        storage = storage_of(address)
+        storage = make_storage(address)
         storage.get_all_studies()
     except ImportError as error:
         raise MissingPackageError(
@@ -144,7 +144,7 @@ def _is_entry(line: bytes) -> bool:
         return False
 
 
-def pruner_of(described: Mapping[str, object] | None) -> "BasePruner":
+def build_pruner(described: Mapping[str, object] | None) -> "BasePruner":
     """Return the pruner that a configuration describes, or one that never prunes."""
     from optuna.pruners import BasePruner, NopPruner
 
@@ -159,15 +159,15 @@ def pruner_of(described: Mapping[str, object] | None) -> "BasePruner":
 class JobProgress(TrainerCallback):
     """Records the objective at each evaluation during training, and ends the run if the search prunes it.
 
-    ``metrics_of`` renames the metrics of an evaluation to their names in the metrics of the whole run.
+    ``rename_metrics`` renames the metrics of an evaluation to their names in the metrics of the whole run.
     """
 
-    def __init__(self, job: SweepJob, metrics_of: Callable[[Mapping[str, float]], Mapping[str, float]]) -> None:
+    def __init__(self, job: SweepJob, rename_metrics: Callable[[Mapping[str, float]], Mapping[str, float]]) -> None:
         if job.trial is not None:
             _judge_storage(job.trial["storage"], job.folder)
         self.job = job
         self._seconds_before = job.seconds
-        self.metrics_of = metrics_of
+        self.rename_metrics = rename_metrics
         self._trial: Trial | None = None
         self._is_training = False
 
@@ -195,7 +195,7 @@ class JobProgress(TrainerCallback):
         **kwargs: object,
     ) -> None:
         name = next(iter(self.job.goals), "")
-        found = self.metrics_of(metrics or {})
+        found = self.rename_metrics(metrics or {})
         if not self._is_training or name not in found:
             return
         value = float(found[name])
@@ -266,7 +266,7 @@ def _restore_pruner(job: SweepJob) -> "BasePruner":
     with from_folder(
         job.folder / JOB_FILE, advice="name it in the command, by hydra.sweeper.pruner, or remove the file"
     ):
-        return pruner_of(job.trial["pruner"])
+        return build_pruner(job.trial["pruner"])
 
 
 def _open_trial(job: SweepJob) -> "Trial":

@@ -55,7 +55,7 @@ _FEWEST_JOBS = 4
 
 def report_sweep(folder: Path) -> dict[str, Any]:
     """Write the report of the sweep in a folder, print its table, and return what is in ``sweep.json``."""
-    summary = summary_of(folder, read_jobs(folder))
+    summary = summarize_sweep(folder, read_jobs(folder))
     remove_stale_staging(folder)
     write_text(folder / SWEEP_FILE, json.dumps(summary, indent=1))
     write_text(folder / SWEEP_PAGE, sweep_page(summary))
@@ -78,9 +78,9 @@ def read_jobs(folder: Path) -> list[SweepJob]:
     return jobs
 
 
-def summary_of(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
+def summarize_sweep(folder: Path, jobs: Sequence[SweepJob]) -> dict[str, Any]:
     """Return how a sweep searched, what its jobs have in common and what each reached, as JSON values."""
-    search = search_of(folder)
+    search = read_search(folder)
     searched = [dimension["name"] for dimension in search["space"]]
     values, fixed = split_overrides(jobs, searched)
     goals = next((job.goals for job in reversed(jobs) if job.goals), {})
@@ -248,7 +248,7 @@ def _table(summary: Mapping[str, Any]) -> Table:
 # ---- What was searched, and how
 
 
-def search_of(folder: Path) -> dict[str, Any]:
+def read_search(folder: Path) -> dict[str, Any]:
     """Return how a sweep chose its values, as far as ``multirun.yaml`` in its folder can be read.
 
     Returns:
@@ -262,8 +262,8 @@ def search_of(folder: Path) -> dict[str, Any]:
     with suppress(*unreadable, yaml.YAMLError, HydraException):
         config = plain_yaml(read_text(folder / SWEEP_CONFIG))["hydra"]
         sweeper = config["sweeper"]
-        search["space"] = _space(sweeper, config["overrides"]["task"])
-        search["method"] = _method(sweeper)
+        search["space"] = _read_space(sweeper, config["overrides"]["task"])
+        search["method"] = _describe_method(sweeper)
         sources = {source["provider"]: source["path"] for source in config["runtime"]["config_sources"]}
         flags = ["--config-dir", str(sources["command-line"])] if "command-line" in sources else []
         own = drop_sweep_overrides(config["overrides"]["hydra"])
@@ -273,9 +273,9 @@ def search_of(folder: Path) -> dict[str, Any]:
     return search
 
 
-def _space(sweeper: Mapping[str, Any], arguments: Sequence[str]) -> list[dict[str, Any]]:
+def _read_space(sweeper: Mapping[str, Any], arguments: Sequence[str]) -> list[dict[str, Any]]:
     space = {
-        str(name): {"kind": str(values["type"]), "range": _range_of(values), "log": bool(values.get("log"))}
+        str(name): {"kind": str(values["type"]), "range": _describe_range(values), "log": bool(values.get("log"))}
         for name, values in (sweeper.get("search_space") or {}).items()
     }
     params = [f"{name}={value}" for name, value in (sweeper.get("params") or {}).items()]
@@ -299,14 +299,14 @@ def _describe_values(override: Override, *, is_grid: bool) -> dict[str, Any]:
     return {"kind": "choice", "range": ", ".join(override.sweep_string_iterator()), "log": False}
 
 
-def _range_of(described: Mapping[str, Any]) -> str:
+def _describe_range(described: Mapping[str, Any]) -> str:
     if "choices" in described:
         return ", ".join(map(str, described["choices"]))
     step = f", step {described['step']}" if described.get("step") is not None else ""
     return f"{described['low']} to {described['high']}{step}"
 
 
-def _method(sweeper: Mapping[str, Any]) -> dict[str, str]:
+def _describe_method(sweeper: Mapping[str, Any]) -> dict[str, str]:
     if sweeper[TARGET] == GRID_SWEEPER:
         return {"sampler": "every combination"}
     method = {name: _describe_object(sweeper[name]) for name in ("sampler", "pruner") if name in sweeper}

@@ -157,7 +157,7 @@ def _train_again(
     Raises:
         InputError: If the configuration names more than data and is not trusted: a folder may come from elsewhere.
     """
-    from portico.cli.composition import experiment_of
+    from portico.cli.composition import instantiate_experiment
     from portico.cli.folders import CONFIG_FILE, read_run_settings
     from portico.experiments.experiment import TrainerExperiment, experiment_class
     from portico.inspection.replay import Replay
@@ -175,7 +175,7 @@ def _train_again(
                 f"{run / CONFIG_FILE} describes a {kind.__name__}, which has no Trainer; "
                 "give the folder of another run."
             )
-        experiment = experiment_of(settings, folder)
+        experiment = instantiate_experiment(settings, folder)
         replays.append(Replay(number, Path(folder), run_folder=run))
         with observe(replays[0]):
             experiment.train()

@@ -22,41 +22,47 @@ _ROWS_FOR_WORKERS = 20_000  # with fewer, starting them takes longer than readin
 _IGNORED = -100
 _LABELS = ("labels", "label")
 _CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification")
-# What each kind of fault is, and its cure.
+# What has a fault of each kind, to follow a number, and its cure.
 _KINDS = {
-    "raises": ("rows cannot be read", "correct these examples, or leave them out."),
+    "raises": ("row{s} that cannot be read", "correct these examples, or leave them out."),
     "collator": (
-        "batches cannot be made by the data collator",
+        "batch{es} that the data collator cannot make",
         "give rows that fit together, a tokenizer as `processing_class` that pads them, or another `data_collator`.",
     ),
     "label": (
-        "rows have labels that the model does not have",
+        "row{s} with labels that the model does not have",
         "load it with the right `num_labels`, or correct them.",
     ),
-    "finite": ("rows have labels that are not finite", "correct these examples, or leave them out."),
+    "finite": ("row{s} with labels that are not finite", "correct these examples, or leave them out."),
     "input": (
-        "rows hold numbers that are not finite",
+        "row{s} with numbers that are not finite",
         "if they do not stand for missing values, correct these examples, or leave them out.",
     ),
     "token": (
-        "rows have token ids outside of the vocabulary",
+        "row{s} with token ids outside of the vocabulary",
         "use the tokenizer of the model, or call `model.resize_token_embeddings(len(tokenizer))`.",
     ),
     "long": (
-        "rows are longer than the model takes",
+        "row{s} with more tokens than the model takes",
         "let the tokenizer cut them, by `truncation=True, max_length=...`.",
     ),
-    "empty": ("rows are empty", "leave them out, by `data.filter`."),
+    "empty": ("row{s} without tokens", "leave them out, by `data.filter`."),
     "unlabelled": (
-        "rows have no label that counts, since all are -100, and a batch of them has the loss NaN",
+        "row{s} without a label that counts, since all are -100, and a batch of them has the loss NaN",
         "leave them out, or cut texts so that some of the answer is left.",
     ),
     "uncounted": (
-        "rows have no label that counts, since all are -100, so nothing is learned from them",
+        "row{s} without a label that counts, since all are -100, so nothing is learned from them",
         "leave them out, or cut texts so that some of the answer is left.",
     ),
-    "missing": ("rows lack a column that others have, or hold None in it", "fill it, or leave these rows out."),
-    "span": ("rows have an answer outside of their tokens", "point these to the first token, or leave them out."),
+    "missing": (
+        "row{s} without a column that others have, or with None in it",
+        "fill it, or leave these rows out.",
+    ),
+    "span": (
+        "row{s} with an answer outside of the tokens",
+        "point these to the first token, or leave them out.",
+    ),
 }
 
 
@@ -133,6 +139,7 @@ class Examined:
             if kind not in kinds:
                 continue
             what, cure = _KINDS[kind]
+            what = what.format(s="", es="") if number == 1 else what.format(s="s", es="es")
             more = f" and {number - _MOST_NAMED} more" if number > _MOST_NAMED else ""
             found.append(
                 f"`{self.name}`: {number} {what}: {'; '.join(self.examples[kind])}{more}. {cure[0].upper()}{cure[1:]}"

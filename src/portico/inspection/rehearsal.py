@@ -26,6 +26,7 @@ import huggingface_hub
 import numpy as np
 import psutil
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import distributed, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
@@ -188,13 +189,9 @@ class Rehearsal(Observer):
 
     def redirect(self, args: Any) -> None:
         """Let a training write into the folder of the rehearsal."""
-        number = zlib.crc32(str(args.output_dir).encode())
-        replacing = str(
-            self.folder
-            / ("resumed-output" if self.settings.resumes else "output")
-            / f"{number:08x}"
-            / Path(args.output_dir).name
-        )
+        number = f"{zlib.crc32(str(args.output_dir).encode()):08x}"
+        kind = "resumed-output" if self.settings.resumes else "output"
+        replacing = str(self.folder / kind / number / Path(args.output_dir).name)
         self.output_dirs[replacing] = str(args.output_dir)
         args.output_dir = replacing
 
@@ -411,16 +408,17 @@ def count_repetitions(forecast: Forecast, args: TrainingArguments, state: Traine
     epochs = math.ceil(args.num_train_epochs if args.max_steps <= 0 else state.num_train_epochs)
     if epochs > state.max_steps:  # of a stream, whose passes nobody knows
         epochs = 1
-    by_kind = {"no": 0, "epoch": epochs}
     for kind, strategy, every in (
         (EVALUATION, args.eval_strategy, state.eval_steps),
         (CHECKPOINT, args.save_strategy, state.save_steps),
     ):
-        of_steps = math.ceil(state.max_steps / every) if every else 0
-        times = by_kind.get(str(getattr(strategy, "value", strategy)), of_steps)
+        if strategy == "epoch":
+            times = epochs
+        else:
+            times = math.ceil(state.max_steps / every) if every and strategy != "no" else 0
         forecast.repeated.append(Repeated(kind, times, 0.0))
     evaluations, checkpoints = forecast.repeated
-    if str(getattr(args.save_strategy, "value", "")) == "best":
+    if args.save_strategy == "best":
         checkpoints.times = evaluations.times
     limit = args.save_total_limit or checkpoints.times
     # The next one is complete before the oldest is removed, and the best is kept besides.
@@ -588,10 +586,12 @@ class RehearsedRun(TrainerCallback):
     def _rehearse_interval(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         """Evaluate, log and save, each by itself, as the training would where its strategies ask for it."""
         trainer, rehearsal = self._trainer, self._rehearsal
-        strategies = {LOG: args.logging_strategy, EVALUATION: args.eval_strategy, CHECKPOINT: args.save_strategy}
-        wanted = {name for name, strategy in strategies.items() if str(getattr(strategy, "value", strategy)) != "no"}
-        for name, flag in ((EVALUATION, "should_evaluate"), (LOG, "should_log"), (CHECKPOINT, "should_save")):
-            if name not in wanted:
+        for name, strategy, flag in (
+            (EVALUATION, args.eval_strategy, "should_evaluate"),
+            (LOG, args.logging_strategy, "should_log"),
+            (CHECKPOINT, args.save_strategy, "should_save"),
+        ):
+            if strategy == "no":
                 rehearsal.skip(name, "the training has none")
                 continue
             with rehearsal.stage(name, trainer):
@@ -639,7 +639,7 @@ class RehearsedRun(TrainerCallback):
                     f"The {drawn} are drawn at random whenever they are read, so a resumed run sees other draws, and "
                     "only whether it can be resumed was tried."
                 )
-        if str(getattr(args.save_strategy, "value", args.save_strategy)) == "no":
+        if args.save_strategy == "no":
             return
         with self._rehearsal.stage(ROTATION, self._trainer):
             control.should_save = True
@@ -874,7 +874,7 @@ class _Expanded:
         if isinstance(result, list):
             whole = self._num_batches if type(self._outputs).__name__ == "OutputList" else self._num_rows
             return [result[index % len(result)] for index in range(whole)]
-        return map_arrays(self._repeat, result)
+        return apply_to_collection(result, np.ndarray, self._repeat)
 
     def _repeat(self, array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         if array.ndim == 0 or len(array) in (0, self._num_rows):
@@ -915,17 +915,6 @@ class _ExpandedStream:
         return self._stream.compute()
 
 
-def map_arrays(function: "Callable[[np.ndarray[Any, Any]], Any]", value: Any) -> Any:
-    """Return nested arrays with ``function`` applied to each."""
-    if isinstance(value, np.ndarray):
-        return function(value)
-    if isinstance(value, Mapping):
-        return type(value)({name: map_arrays(function, item) for name, item in value.items()})  # type: ignore[call-arg]
-    if isinstance(value, list | tuple):
-        return type(value)(map_arrays(function, item) for item in value)
-    return value
-
-
 # ---- What else is found ----
 
 
@@ -941,10 +930,8 @@ def _find_answers_elsewhere(trainer: "Trainer") -> str | None:
                 wrong.append(f"row {row} has {text!r} at {start}")
     if not wrong:
         return None
-    return (
-        f"`eval_examples`: {len(wrong)} answers are not in their context: {'; '.join(wrong[:5])}. Correct "
-        "`answer_start`, or leave these examples out."
-    )
+    what = "1 answer not in its context" if len(wrong) == 1 else f"{len(wrong)} answers not in their contexts"
+    return f"`eval_examples`: {what}: {'; '.join(wrong[:5])}. Correct `answer_start`, or leave these examples out."
 
 
 def _wait_for_device() -> None:

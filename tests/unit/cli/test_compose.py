@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 import portico
 from fake_experiment import OVERRIDES
 from portico.cli import compose
-from portico.cli.composition import check_settings, experiment_names, experiment_of, find_known_names
+from portico.cli.composition import check_settings, experiment_names, find_known_names, instantiate_experiment
 from portico.cli.errors import EVERYWHERE, OPEN_GROUPS
 from portico.errors import InputError
 
@@ -260,7 +260,7 @@ def test_no_key_of_the_help_ends_in_a_traceback(experiment, tmp_path):
             values = {**(settings.get(group) or {}), **values}
         if group not in EVERYWHERE:
             with suppress(InputError):
-                experiment_of(check_settings({**settings, group: values}), str(tmp_path)).build_arguments()
+                instantiate_experiment(check_settings({**settings, group: values}), str(tmp_path)).build_arguments()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 from fresh_process import _SERVER, environment
 from portico.__main__ import COMMANDS
 from portico.cli import compose
-from portico.cli.composition import experiment_of
+from portico.cli.composition import instantiate_experiment
 
 # What the libraries below warn about is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -69,7 +69,7 @@ def made(tmp_path_factory):
     (folder / "run").mkdir()
     settings = compose([*SMALL, f"paths.output_dir={folder / 'run'}", "name=r\u00e9sum\u00e9"])
     (folder / "run" / "config.yaml").write_text(json.dumps(settings))
-    experiment_of(settings, str(folder / "run")).train()
+    instantiate_experiment(settings, str(folder / "run")).train()
     (folder / "sweep" / "0").mkdir(parents=True)
     job = {"number": 0, "overrides": ["name=\u00e9"], "status": "finished", "goals": {"f1": "max"}, "seconds": 1.0}
     job |= {"objective": {"f1": 1.0}, "metrics": {"f1": 1.0}}

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 
 from portico.cli import compose
-from portico.cli.composition import experiment_of
+from portico.cli.composition import instantiate_experiment
 from portico.errors import InputError
 from portico.experiments.experiment import Placement
 from portico.experiments.settings import schema_of
@@ -39,7 +39,7 @@ def train(folder, *, allennlp_config=None, **changes):
     groups = {"trainer": settings["trainer"], **groups}
     groups["trainer"] = {"cuda_device": -1, **groups["trainer"]}
     config = None if allennlp_config is None else str(allennlp_config)
-    return experiment_of({**settings, **groups, "allennlp_config": config}, str(folder)).train()
+    return instantiate_experiment({**settings, **groups, "allennlp_config": config}, str(folder)).train()
 
 
 def start(folder, mode, *overrides):
@@ -47,7 +47,7 @@ def start(folder, mode, *overrides):
     settings = compose(
         ["data.num_train=300", "data.num_validation=100", f"mode={mode}", *overrides], experiment="gradient_descent"
     )
-    return getattr(experiment_of(settings, str(folder)), mode)()
+    return getattr(instantiate_experiment(settings, str(folder)), mode)()
 
 
 def test_trained_weights_are_evaluated_and_predict(tmp_path):
@@ -106,7 +106,7 @@ def test_training_accuracy_of_a_resumed_epoch_covers_all_of_it(tmp_path):
         settings = compose(overrides, experiment="gradient_descent")
         settings["trainer"] |= {"cuda_device": -1, "checkpointer": {"save_every_num_batches": 5}}
         settings["args"] |= args
-        return experiment_of(settings, str(folder))
+        return instantiate_experiment(settings, str(folder))
 
     whole = experiment(tmp_path / "whole").train()
     stopped = experiment(tmp_path / "stopped")
@@ -302,7 +302,7 @@ def test_custom_model_data_and_trainer(tmp_path):
     targets = [f"{group}._target_={__name__}.{name}" for group, name in own.items()]
     overrides = ["data.size=6", "model.scale=3.0", "trainer.num_epochs=1", "trainer.validation_metric=-loss"]
     settings = compose([*targets, *overrides, "strategy=cpu"], experiment="gradient_descent")
-    metrics = experiment_of(settings, str(tmp_path / "run")).train()
+    metrics = instantiate_experiment(settings, str(tmp_path / "run")).train()
     assert (metrics["training_count"], metrics["validation_count"]) == (6.0, 4.0)
     assert CountingTrainer.trained == 1
 
@@ -319,13 +319,13 @@ def test_parts_built_by_hydra(tmp_path):
     strategy = "strategy.accelerator=cpu"
     settings = compose([*overrides, strategy, "~trainer.optimizer.type", "logger=csv"], experiment="gradient_descent")
     settings["logger"]["csv"]["save_dir"] = str(tmp_path)
-    experiment_of(settings, str(tmp_path / "run")).train()
+    instantiate_experiment(settings, str(tmp_path / "run")).train()
     assert "training_loss" in (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
     state = torch.load(tmp_path / "run" / "training_state_e1_b0.th", weights_only=False)
     assert "nesterov" in state["optimizer"]["param_groups"][0]
     both = compose([*overrides, strategy], experiment="gradient_descent")
     with pytest.raises(ConfigurationError, match="`type` is not an argument of `SGD`"):
-        experiment_of(both, str(tmp_path / "both")).train()
+        instantiate_experiment(both, str(tmp_path / "both")).train()
 
 
 def test_trainer_settings_are_its_arguments():

@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 
 import fake_experiment
 from hydra_plugins.portico_optuna import OptunaSweeper, distribution_of, distribution_of_config
-from portico.cli.studies import storage_of
+from portico.cli.studies import make_storage
 from portico.commands.sweep import main as report
 from portico.errors import InputError
 
@@ -23,7 +23,7 @@ TAKES_CONSTRAINTS = pytest.mark.skipif(not hasattr(optuna.Trial, "set_constraint
 
 
 def study_in(folder, name="sweep"):
-    return optuna.load_study(study_name=name, storage=storage_of(str(folder / "study.journal")))
+    return optuna.load_study(study_name=name, storage=make_storage(str(folder / "study.journal")))
 
 
 @pytest.mark.parametrize(

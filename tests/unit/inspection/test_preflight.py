@@ -85,7 +85,7 @@ def test_the_first_five_rows_of_a_kind_are_named_and_all_counted(tmp_path):
     rows = {f"row{row}": lambda example: {**example, "labels": torch.tensor(3)} for row in range(40, 48)}
     preflight = portico.preflight(classifier(tmp_path, Changed(ToyDataset(61), **rows)))
     (said,) = [fault.sentence for fault in preflight.faults if fault.stage == "data"]
-    assert said.startswith("`train_dataset`: 8 rows have labels that the model does not have: row 40 has the label 3")
+    assert said.startswith("`train_dataset`: 8 rows with labels that the model does not have: row 40 has the label 3")
     assert "row 44" in said
     assert "row 45" not in said
     assert "and 3 more" in said

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from portico.cli import compose
-from portico.cli.composition import experiment_of
+from portico.cli.composition import instantiate_experiment
 from portico.compat.releases import is_before
 from portico.errors import InputError
 from portico.experiments import toy_records
@@ -56,7 +56,7 @@ READS_IMAGES = pytest.mark.skipif(
 def run(name, folder, *overrides, mode="train"):
     folder.mkdir()
     settings = compose([*QUIET, f"mode={mode}", *overrides], experiment=name)
-    return getattr(experiment_of(settings, str(folder)), mode)()
+    return getattr(instantiate_experiment(settings, str(folder)), mode)()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_trains_evaluates_and_predicts_offline(name, tmp_path, capsys):
     size, score, file = RUNS[name]
     trained = run(name, tmp_path / "run", *size)
     assert score in trained
-    experiment = experiment_of(compose([], experiment=name), str(tmp_path))
+    experiment = instantiate_experiment(compose([], experiment=name), str(tmp_path))
     for reported in trained:
         experiment.check_objective(reported)
     scores = {one.removeprefix("eval_") for one in trained if one.startswith("eval_")}
@@ -187,7 +187,7 @@ def test_what_cannot_be_used_is_refused_before_training(overrides, message, tmp_
     [("text_classification", "accuracy", "eval_accuracy"), ("summarization", "eval_rougel", "eval_rougeL")],
 )
 def test_an_unknown_objective_is_refused_before_the_training(name, objective, nearest, tmp_path):
-    experiment = experiment_of(compose([], experiment=name), str(tmp_path))
+    experiment = instantiate_experiment(compose([], experiment=name), str(tmp_path))
     with pytest.raises(InputError, match=f"`objective.metric={objective}` is .* set it to one of {nearest}, "):
         experiment.check_objective(objective)
 

@@ -8,7 +8,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from models import tiny_t5, tiny_tokenizer
 from portico.cli import compose
-from portico.cli.composition import experiment_of
+from portico.cli.composition import instantiate_experiment
 from portico.errors import InputError
 from portico.tasks.text_to_text import corpus_bleu
 
@@ -29,7 +29,7 @@ def folder(tmp_path):
 
 
 def train(settings, folder):
-    return experiment_of(settings, str(folder / "out")).train()
+    return instantiate_experiment(settings, str(folder / "out")).train()
 
 
 def settings(folder, *overrides):
