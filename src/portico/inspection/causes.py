@@ -16,7 +16,8 @@ from portico.errors import InputError, reason_of
 if TYPE_CHECKING:
     from portico.trainer import Trainer
 
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "/portico/", "<frozen", "<string>")
+_PACKAGE = str(Path(__file__).parents[1])
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", f"{_PACKAGE}/", "<frozen", "<string>")
 # What libraries say, and what cures it.
 _CURES = (
     (
@@ -34,7 +35,6 @@ _CURES = (
         "Make `model.generation_config` consistent before the training, for example `do_sample=True` with a "
         "`temperature`, or `temperature=None` without.",
     ),
-    (r"out of memory|OutOfMemory|can't allocate memory", ""),
     (
         r"No space left|disk is full|ENOSPC|Disk quota exceeded|File too large",
         "A rehearsal writes to the temporary folder in place of all others: make room there, or set `TMPDIR` to a "
@@ -57,6 +57,7 @@ _CURES = (
         "All processes must make the same calls in the same order; let none of them return earlier.",
     ),
 )
+_OUT_OF_MEMORY = r"out of memory|OutOfMemory|can't allocate memory"
 _EVALUATION_MEMORY = (
     "Set a smaller `per_device_eval_batch_size`, `eval_accumulation_steps`, or reduce the logits in "
     "`preprocess_logits_for_metrics`."
@@ -81,7 +82,7 @@ def explain_fault(error: BaseException, stage: str, trainer: "Trainer | None") -
 
 
 def _cure(said: str, stage: str) -> str:
-    if re.search(_CURES[3][0], said):
+    if re.search(_OUT_OF_MEMORY, said):
         return _EVALUATION_MEMORY if stage == "evaluation" else _TRAINING_MEMORY
     return next((cure for pattern, cure in _CURES if re.search(pattern, said)), "")
 

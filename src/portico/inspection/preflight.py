@@ -135,7 +135,8 @@ class Preflight:
             Section("Needed", html_table(("", "needed", "there is"), disk)),
             Section("Warnings", Markup("<ul>{}</ul>").format(warnings) if warnings else Markup()),
         ]
-        title = f"{len(self.faults)} faults" if self.faults else "Nothing would fail"
+        count = len(self.faults)
+        title = f"{count} fault{'s' if count > 1 else ''}" if count else "Nothing would fail"
         return render_page(title, f"The run {self.lead}.", Markup(), sections, kicker="Preflight")
 
     def to_json(self) -> str:

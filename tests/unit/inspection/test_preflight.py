@@ -39,6 +39,18 @@ def test_a_disk_that_is_full_of_the_rehearsal_is_not_blamed_on_the_run(number):
     assert said.endswith(" make room there, or set `TMPDIR` to a folder of another disk.")
 
 
+def test_the_place_of_an_error_is_named_in_a_folder_that_is_called_portico_too(tmp_path):
+    script = tmp_path / "portico" / "metrics.py"
+    script.parent.mkdir()
+    script.write_text("def compute_metrics(prediction):\n    return 1 / 0\n")
+    names = {}
+    exec(compile(script.read_text(), script, "exec"), names)
+    with pytest.raises(ZeroDivisionError) as raised:
+        names["compute_metrics"](None)
+    said = explain_fault(raised.value, "evaluation", None)
+    assert said == "`compute_metrics` (metrics.py:2) raises ZeroDivisionError: division by zero."
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", every(FAULTS, 14))
 def test_late_faults_are_named_by_their_cause(name, tmp_path):
