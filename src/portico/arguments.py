@@ -25,11 +25,12 @@ from portico.compat.older import add_newer_arguments
 from portico.compat.releases import refuse_newer_values
 from portico.compat.transformers import AcceleratorConfig, HFTrainingArguments, NewestArguments, ParallelMode
 from portico.deprecated import RENAMED, AcceptsOlderNames, OlderArguments
-from portico.distributed.accelerator import Accelerator, accelerator_settings, read_settings, refuse_missing_state
+from portico.distributed.accelerator import Accelerator
 from portico.distributed.deepspeed import spread_loaded_models
 from portico.distributed.launchers import join_mpi, join_processes_of_script
 from portico.distributed.placement import PLACEMENT, resolve_strategy
 from portico.distributed.processes import connect_early, connect_launched, first_process_first
+from portico.distributed.settings import accelerator_settings, read_settings, refuse_missing_state
 from portico.errors import InputError, InputTypeError, reason_of
 from portico.rules import Rule, rule_of
 from portico.trust.names import data_only

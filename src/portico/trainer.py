@@ -45,12 +45,13 @@ from portico.compat.transformers import (
 )
 from portico.compat.tree import map_tensors
 from portico.data.loaders import get_user_batch_size, move_to_device
-from portico.distributed.accelerator import Accelerator, accelerator_settings, dataloader_config
+from portico.distributed.accelerator import Accelerator
 from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.model_parallel import ShardedStrategy, is_sharded
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import call_in_workers, connect_early
 from portico.distributed.sequence import sequence_sharing
+from portico.distributed.settings import accelerator_settings, dataloader_config
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
 from portico.loop import model_setup, optim

@@ -683,7 +683,7 @@ FAILS = (
         attempt=lambda library, folder: make(library, folder).train(resume_from_checkpoint=True),
     ),
     Fails(
-        "portico/distributed/accelerator.py",
+        "portico/distributed/settings.py",
         "read_settings",
         "holds a",
         attempt=trains_with_file("accelerator_config", "[1]"),
@@ -776,16 +776,16 @@ FAILS = (
     Fails("portico/checkpoint/manifest.py", "refuse_damaged", "so the step at", attempt=resumes_damaged),
     # ---- Settings of accelerate ----
     Fails(
-        "portico/distributed/accelerator.py",
+        "portico/distributed/settings.py",
         "read_settings",
         "cannot be read",
         attempt=trains({"accelerator_config": "none.json"}),
     ),
     Fails(
-        "portico/distributed/accelerator.py", "_refuse_unknown", attempt=trains({"accelerator_config": {"batches": 1}})
+        "portico/distributed/settings.py", "_refuse_unknown", attempt=trains({"accelerator_config": {"batches": 1}})
     ),
     Fails(
-        "portico/distributed/accelerator.py",
+        "portico/distributed/settings.py",
         "apply_accelerator_settings",
         "`num_steps` is set",
         attempt=trains(
@@ -796,7 +796,7 @@ FAILS = (
         ),
     ),
     Fails(
-        "portico/distributed/accelerator.py",
+        "portico/distributed/settings.py",
         "refuse_missing_state",
         attempt=without_state(trains({"accelerator_config": {"use_configured_state": True}})),
     ),
@@ -974,7 +974,7 @@ NAMED = (
         sentence="a gzip file that grows more than a hundredfold, beyond 64 MiB, is refused",
     ),
     Named(
-        "portico/distributed/accelerator.py",
+        "portico/distributed/settings.py",
         "apply_accelerator_settings",
         "`accelerator_config={'use_conf",
         page=MIGRATION,
@@ -1086,9 +1086,7 @@ SAYS = (
         peer=ARGS,
         sentence="is only available with FSDP1",
     ),
-    Says(
-        "portico/distributed/accelerator.py", "read_number", peer=ARGS, sentence="timedelta(seconds=self.ddp_timeout)"
-    ),
+    Says("portico/distributed/settings.py", "read_number", peer=ARGS, sentence="timedelta(seconds=self.ddp_timeout)"),
     Says(STRATEGIES, "_normalize_fsdp", "has the word", peer=ARGS, sentence="Unknown `fsdp` option"),
     Says(STRATEGIES, "_one_of", peer=ARGS, sentence="`auto_wrap_policy` must be one of"),
     Says(

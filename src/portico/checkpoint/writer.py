@@ -28,8 +28,9 @@ from portico.checkpoint.manifest import (
 )
 from portico.checkpoint.sharded import optimizer_by_name, save_optimizer_shards
 from portico.compat.transformers import CallbackHandler, ExportableState, HFTrainingArguments, logger, sort_checkpoints
-from portico.distributed.accelerator import Accelerator, timeout_of
+from portico.distributed.accelerator import Accelerator
 from portico.distributed.model_parallel import is_sharded
+from portico.distributed.settings import timeout_of
 from portico.errors import InputError, reason_of
 from portico.trust import disk
 from portico.trust.disk import move_files, remove_stale_staging

@@ -25,7 +25,7 @@ from portico.compat.transformers import (
     logger,
     set_hf_deepspeed_config,
 )
-from portico.distributed.accelerator import read_settings
+from portico.distributed.settings import read_settings
 from portico.errors import InputError, MissingPackageError
 
 if TYPE_CHECKING:

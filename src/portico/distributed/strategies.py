@@ -17,11 +17,11 @@ from typing_extensions import override
 
 from portico.compat.lightning import mesh_options, wrap_in_ddp
 from portico.compat.transformers import HFTrainingArguments, logger
-from portico.distributed.accelerator import accelerator_settings, read_number, read_settings, timeout_of
 from portico.distributed.deepspeed import EngineStrategy, engine_strategy
 from portico.distributed.model_parallel import WRAP_POLICIES, ShardedStrategy, Sharding
 from portico.distributed.processes import count_launched_processes
 from portico.distributed.sequence import UNSHARED, Sharing, SplitSequences, sequence_sharing, split_sequences
+from portico.distributed.settings import accelerator_settings, read_number, read_settings, timeout_of
 from portico.errors import InputError, InputTypeError
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}

@@ -55,12 +55,12 @@ from portico.compat.transformers import (
     logger,
     validate_quantization_for_training,
 )
-from portico.distributed.accelerator import apply_accelerator_settings
 from portico.distributed.deepspeed import EngineStrategy
 from portico.distributed.model_parallel import ShardedStrategy, check_model, is_empty, is_sharded
 from portico.distributed.placement import check_placement
 from portico.distributed.precision import full_evaluation_dtype
 from portico.distributed.sequence import check_sequences
+from portico.distributed.settings import apply_accelerator_settings
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError, MissingPackageError
 from portico.observers import RunOptions
