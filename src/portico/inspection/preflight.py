@@ -79,9 +79,9 @@ class Preflight:
             parts.append(f"{in_trials}{forecast.num_steps:,} steps of {_time(forecast.step_seconds)}")
             for part in forecast.repeated:
                 if part.times:
-                    of_size = f" of {size_of(part.num_bytes)}" if part.num_bytes else ""
                     plural = "s" if part.times > 1 else ""
-                    parts.append(f"{part.times:,} {part.name}{plural}{of_size} in {_time(part.seconds)}")
+                    and_size = f" and {size_of(part.num_bytes)}" if part.num_bytes else ""
+                    parts.append(f"{part.times:,} {part.name}{plural} of {_time(part.seconds)}{and_size}")
         return f"would take about {duration(self.seconds)} ({', '.join(parts)})"
 
     def lines(self) -> Iterator[str]:
