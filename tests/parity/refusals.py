@@ -1248,6 +1248,7 @@ COMMAND_LINE = (
     *ours("portico/inspection/records.py", "the folder in which `portico verify` lets a script write"),
     *ours("portico/commands/verify.py", "the command `portico verify`"),
     *ours("portico/commands/preflight.py", "the command `portico preflight`"),
+    *ours("portico/inspection/script_rehearsal.py", "the command `portico preflight`"),
     *ours("portico/inspection/rehearsal.py", "ends a script in rehearsal"),
     *ours("portico/inspection/shelter.py", "the view of the disk of a rehearsal"),
     *ours("portico/inspection/data_check.py", "is what Python asks of a container"),

@@ -10,6 +10,7 @@ from typing import Any, Self
 from portico.trust.disk import read_text, write_text
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "not tried"
+REHEARSED, RESUMED = "rehearsed", "resumed"  # kinds of records
 _RECORDS = "records"
 
 
@@ -112,6 +113,29 @@ class Rehearsed:
         if all(fault.sentence != sentence for fault in self.faults):
             self.faults.append(Fault(stage, sentence))
 
+    @property
+    def resumes(self) -> dict[str, Any]:
+        """What a process that resumes this training is told: its checkpoint, rows and steps."""
+        return {"checkpoint": self.checkpoint, "rows": self.rows, "max_steps": self.max_steps}
+
+    def add_resume(self, tried: Sequence["Rehearsed"], ending: str, seconds: float) -> None:
+        """Add the stage of a resume, after that of the checkpoint.
+
+        ``tried`` are the records of the processes that resumed; ``ending`` says how they ended if none has a fault.
+        """
+        fault = None
+        resumed = next((run.fingerprint for run in tried if run.fingerprint is not None), None)
+        if resumed is None:
+            faults = [fault.sentence for run in tried for fault in run.faults]
+            fault = f"A resume from a checkpoint fails: {faults[0] if faults else ending}"
+        elif self.fingerprint is not None:
+            fault = _compare_steps(self.fingerprint, resumed)
+        if fault is not None:
+            self.add_fault("resume", fault)
+        names = [stage.name for stage in self.stages]
+        place = names.index("checkpoint") + 1 if "checkpoint" in names else len(names)
+        self.stages.insert(place, Stage("resume", PASSED if fault is None else FAILED, seconds))
+
     def save(self, folder: Path, name: str) -> None:
         """Write the record for the process that started the rehearsal."""
         (folder / _RECORDS).mkdir(exist_ok=True)
@@ -130,34 +154,34 @@ class Rehearsed:
         return cls(**plain)
 
 
-def read_rehearsals(folder: Path) -> list[Rehearsed]:
-    """Return what the processes of a script found, in the order of their ranks and of their start."""
-    files = (folder / _RECORDS).glob("*.json")
-    return sorted((Rehearsed.from_json(read_text(file)) for file in files), key=lambda one: (one.rank, one.begun))
+def read_rehearsals(folder: Path, kind: str) -> list[Rehearsed]:
+    """Return what the processes of a script found, by their rank and start: of its rehearsal, or of its resume."""
+    records = [Rehearsed.from_json(read_text(file)) for file in (folder / _RECORDS).glob(f"{kind}-*.json")]
+    return sorted(records, key=lambda record: (record.rank, record.begun))
 
 
-def resume_difference(uninterrupted: Fingerprint, resumed: Fingerprint) -> str | None:
-    """Return in what a resumed step differs, the cause before its effects; None if it is the same."""
+def _compare_steps(uninterrupted: Fingerprint, resumed: Fingerprint) -> str | None:
+    """Return a sentence about what differs in a resumed step, the cause before its effects; None if nothing does."""
     what = f"step {uninterrupted.step}"
     if resumed.step != uninterrupted.step:
-        return f"a resumed run continues with step {resumed.step} instead of {what}"
+        return f"A resumed run continues with step {resumed.step} instead of {what}."
     if uninterrupted.is_random:
         return None
     if resumed.batches != uninterrupted.batches:
         return (
-            f"a resumed run trains {what} on other examples; let the data set return the same example for an index "
-            "whenever it is asked, and draw random numbers from the global generators, whose states are saved"
+            f"A resumed run trains {what} on other examples; let the data set return the same example for an index "
+            "whenever it is asked, and draw random numbers from the global generators, whose states are saved."
         )
     if not math.isclose(resumed.loss, uninterrupted.loss, rel_tol=1e-3) and uninterrupted.loss == uninterrupted.loss:
         return (
-            f"a resumed run has the loss {resumed.loss:.9g} in {what}, where the uninterrupted run has "
+            f"A resumed run has the loss {resumed.loss:.9g} in {what}, where the uninterrupted run has "
             f"{uninterrupted.loss:.9g}; a part of the training is not in the checkpoint: let the model keep it in "
-            "parameters or buffers, and callbacks in `ExportableState`"
+            "parameters or buffers, and callbacks in `ExportableState`."
         )
     return None
 
 
-def merged(rehearsals: Sequence[Rehearsed]) -> Rehearsed:
+def merge_rehearsals(rehearsals: Sequence[Rehearsed]) -> Rehearsed:
     """Return the first record with the faults and warnings of the others, and the largest memory of each stage."""
     whole = rehearsals[0]
     for other in rehearsals[1:]:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 
-from portico.inspection.findings import FAILED, PASSED, Fault, Rehearsed, Stage, resume_difference
+from portico.inspection.findings import FAILED, Fault, Rehearsed
 from portico.inspection.rehearsal import Rehearsal, Settings
 from portico.inspection.shelter import free_bytes, sheltered
 from portico.observers import observe
@@ -208,23 +208,14 @@ def _train(rehearsal: Rehearsal, trainer: "Trainer") -> None:
 
 def _resume(rehearsal: Rehearsal, trainer: "Trainer") -> None:
     first = rehearsal.record
-    resumes = {"checkpoint": first.checkpoint, "rows": first.rows, "max_steps": first.max_steps}
     start = time.monotonic()
     for callback in list(trainer.callback_handler.callbacks):
         if type(callback).__module__ == Rehearsal.__module__:
             trainer.remove_callback(callback)
-    again = Rehearsal(Settings(str(rehearsal.folder), False, redirects=True, is_inside=True, resumes=resumes))
+    again = Rehearsal(Settings(str(rehearsal.folder), False, redirects=True, is_inside=True, resumes=first.resumes))
     _train(again, trainer)
     again.close()
-    if again.record.faults or again.record.fingerprint is None:
-        why = again.record.faults[0].sentence if again.record.faults else "it made no step."
-        first.add_fault("resume", f"A resume from a checkpoint fails: {why}")
-    elif first.fingerprint is not None:
-        differs = resume_difference(first.fingerprint, again.record.fingerprint)
-        if differs is not None:
-            first.add_fault("resume", f"{differs[0].upper()}{differs[1:]}.")
-    is_equal = all(fault.stage != "resume" for fault in first.faults)
-    first.stages.append(Stage("resume", PASSED if is_equal else FAILED, time.monotonic() - start))
+    first.add_resume([again.record], "it made no step.", time.monotonic() - start)
 
 
 @contextmanager

@@ -35,7 +35,17 @@ from typing_extensions import override
 from portico.data.sharding import BatchSamplerShard
 from portico.inspection.causes import explain_fault, explain_missing_login, find_value_without_json
 from portico.inspection.data_check import Examined, ModelLimits, examine_data, kept_random_states, length_of
-from portico.inspection.findings import FAILED, SKIPPED, Fingerprint, Forecast, Rehearsed, Repeated, Stage
+from portico.inspection.findings import (
+    FAILED,
+    REHEARSED,
+    RESUMED,
+    SKIPPED,
+    Fingerprint,
+    Forecast,
+    Rehearsed,
+    Repeated,
+    Stage,
+)
 from portico.inspection.memory import PeakMemory, device_memory
 from portico.observers import ObservedEvaluation, ObservedTrainer, Observer, observe
 from portico.trust.disk import copy_file
@@ -83,7 +93,7 @@ class Rehearsal(Observer):
         self.settings = settings
         self.folder = Path(settings.folder)
         self.record = Rehearsed(begun=time.time(), device_memory=device_memory())
-        self._name = f"{'resumed' if settings.resumes else 'process'}-{os.getpid()}"
+        self._name = f"{RESUMED if settings.resumes else REHEARSED}-{os.getpid()}"
         self._memory = PeakMemory()
         self._begun: tuple[str, float] | None = None
         self._is_inside = False

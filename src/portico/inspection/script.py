@@ -5,7 +5,7 @@ import os
 import re
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
@@ -173,10 +173,10 @@ def _put_first(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def pass_on() -> None:
-    """Let the processes started from here begin with the replacement."""
-    path = [str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+def pass_on(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let the processes that are started with ``environment``, by default all, begin with the replacement."""
+    path = [str(_SITE), *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(path)
 
 
 def add_module_option(parser: argparse.ArgumentParser) -> None:

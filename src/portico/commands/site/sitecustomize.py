@@ -24,9 +24,9 @@ with contextlib.suppress(ImportError):
 
         replay.join()
     if "PORTICO_PREFLIGHT" in os.environ:
-        from portico.commands import preflight
+        from portico.inspection import script_rehearsal
 
-        preflight.join()
+        script_rehearsal.join()
 # Then the module of that name that this one stands in front of.
 _others = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
 _spec = PathFinder.find_spec("sitecustomize", _others)
