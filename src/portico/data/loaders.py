@@ -233,9 +233,13 @@ class DataLoaderShard(DataLoader[Any]):
         # torch's loader has no public place where indices pass in this process; workers load them elsewhere.
         sampler: Iterable[Any] = super()._index_sampler
         is_observed = observers.active and not isinstance(self.dataset, IterableDataset)
-        if self.before_fetch is not None and not self.num_workers:
-            sampler = _AnnouncedIndices(sampler, self.before_fetch)
-        return _ObservedIndices(self, sampler) if is_observed else sampler
+        if (before_fetch := self.before_fetch) is not None and not self.num_workers:
+            sampler = _WatchedIndices(sampler, lambda number, drawn: before_fetch(number))
+        return _WatchedIndices(sampler, self._notify_observers) if is_observed else sampler
+
+    def _notify_observers(self, number: int, drawn: object) -> None:
+        for observer in observers.active:
+            observer.on_indices_drawn(self, drawn)
 
     def _get_iterator(self) -> Any:
         iterator: Any = super()._get_iterator()
@@ -314,32 +318,15 @@ def _keep(*objects: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _ObservedIndices:
-    """The indices of a loader's batches; observers are notified when they are drawn."""
-
-    loader: DataLoaderShard
-    indices: Iterable[Any]
-
-    def __iter__(self) -> Iterator[Any]:
-        for drawn in self.indices:
-            for observer in observers.active:
-                observer.on_indices_drawn(self.loader, drawn)
-            yield drawn
-
-    def __len__(self) -> int:
-        return len(cast(Sized, self.indices))
-
-
-@dataclass(frozen=True)
-class _AnnouncedIndices:
-    """The indices of a loader's batches; ``before_fetch`` is called before the examples of each are read."""
+class _WatchedIndices:
+    """The indices of a loader's batches; ``on_drawn`` gets the number of a batch and its indices before it is read."""
 
     indices: Iterable[Any]
-    before_fetch: Callable[[int], None]
+    on_drawn: Callable[[int, Any], None]
 
     def __iter__(self) -> Iterator[Any]:
         for number, drawn in enumerate(self.indices):
-            self.before_fetch(number)
+            self.on_drawn(number, drawn)
             yield drawn
 
     def __len__(self) -> int:
