@@ -43,6 +43,8 @@ _CARRIED_OPTIONS = (
     "generator",
     "in_order",
 )
+# What `DataLoaderShard` carries too.
+_OPTIONS_OF_SHARDS = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful", "transfer")
 Generator = torch.Generator | np.random.Generator | random.Random
 _END = object()
 # Number of indices of a random order that are converted to Python numbers at a time.
@@ -415,8 +417,6 @@ def skip_first_batches(
         if by_index and name in options:
             options[name] = SkipBatchSampler(options[name], num_batches)
     if isinstance(loader, DataLoaderShard):
-        own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful", "transfer")
-        options |= {name: getattr(loader, name) for name in own}
         # A copy, so that this dataset starts from the beginning when it is iterated again.
         dataset = loader.dataset if position is None or loader.stateful is not None else copy(loader.dataset)
         to_skip = 0 if by_index or position is not None else num_batches
@@ -467,8 +467,7 @@ def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard
         is_shared = isinstance(batches, BatchSamplerShard)
         options["batch_sampler"] = BatchSamplerShard(rest, batches.config) if is_shared else rest
         options["first_example"] = num_examples
-    own = ("config", "keeps_remainder", "epoch", "shared_generator", "transfer")
-    return type(loader)(dataset, **options, **{name: getattr(loader, name) for name in own})
+    return type(loader)(dataset, **options)
 
 
 def move_to_device(data: "Nested", device: torch.device | None, *, non_blocking: bool = False) -> Any:
@@ -499,7 +498,8 @@ class _SkippedIterable:
 
 def _options_of(loader: "Loader") -> dict[str, Any]:
     """Return the options with which ``loader`` was made."""
-    options = {name: getattr(loader, name) for name in _CARRIED_OPTIONS if hasattr(loader, name)}
+    names = (*_CARRIED_OPTIONS, *(_OPTIONS_OF_SHARDS if isinstance(loader, DataLoaderShard) else ()))
+    options = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
     if isinstance(loader.dataset, IterableDataset) or (loader.batch_size is None and loader.batch_sampler is None):
         options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
         # Where the sampler yields whole batches, the loader does not batch.
