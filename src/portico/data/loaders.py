@@ -104,12 +104,12 @@ class SkipBatchSampler(BatchSampler):
         return max(len(self.batch_sampler) - self.num_batches, 0)
 
 
+@dataclass(eq=False)
 class RestSampler(Sampler[Any]):
     """A sampler without its first examples, whose indices are drawn."""
 
-    def __init__(self, sampler: Any, num_examples: int) -> None:
-        self.sampler = sampler
-        self.num_examples = num_examples
+    sampler: Any
+    num_examples: int
 
     def __iter__(self) -> Iterator[Any]:
         yield from islice(self.sampler, self.num_examples, None)
@@ -118,12 +118,12 @@ class RestSampler(Sampler[Any]):
         return max(len(self.sampler) - self.num_examples, 0)
 
 
+@dataclass(eq=False)
 class RestOfStream(IterableDataset[Any]):
     """A stream without its first examples, which are read."""
 
-    def __init__(self, stream: "Examples", num_examples: int) -> None:
-        self.stream = stream
-        self.num_examples = num_examples
+    stream: "Examples"
+    num_examples: int
 
     def __iter__(self) -> Iterator[Any]:
         yield from islice(self.stream, self.num_examples, None)

@@ -514,23 +514,17 @@ def question_windows(
     return list(examples.values()), featurizer.eval_features(list(examples.values()))
 
 
+@dataclass(frozen=True, eq=False)
 class TimeLimit(TrainerCallback):
     """Ends an inference that is cancelled, or that takes longer than ``seconds`` since ``started``.
 
     ``started`` is a time of ``time.monotonic``; ``between_batches`` is called after each batch.
     """
 
-    def __init__(
-        self,
-        started: float,
-        seconds: float | None,
-        cancelled: threading.Event | None = None,
-        between_batches: Callable[[], None] | None = None,
-    ) -> None:
-        self.started = started
-        self.seconds = seconds
-        self.cancelled = cancelled
-        self.between_batches = between_batches
+    started: float
+    seconds: float | None
+    cancelled: threading.Event | None = None
+    between_batches: Callable[[], None] | None = None
 
     @override
     def on_prediction_step(

@@ -200,6 +200,7 @@ class FeatureSet:
         return [(start, end) if start >= 0 else None for start, end in self.char_offsets[tokens].tolist()]
 
 
+@dataclass(frozen=True, eq=False)
 class FeatureRows(Sequence[dict[str, Any]]):
     """Rows of a ``FeatureSet``: a sequence of dicts that can also be read as arrays.
 
@@ -208,9 +209,8 @@ class FeatureRows(Sequence[dict[str, Any]]):
         indices: The rows, ``int64 [B]``.
     """
 
-    def __init__(self, features: FeatureSet, indices: Int64s) -> None:
-        self.features = features
-        self.indices = indices
+    features: FeatureSet
+    indices: Int64s
 
     def __len__(self) -> int:
         return len(self.indices)
