@@ -450,7 +450,7 @@ def _pipeline_inputs(
         contexts = [context] * len(questions) if is_shared else _require_list("context", context)
         return questions, contexts, settings, not many
     is_one = len(records) == 1 and isinstance(records[0], Mapping)
-    listed = [record for given in records for record in (_rows_of(given) if _holds_records(given) else [given])]
+    listed = [record for given in records for record in _records_of(given)]
     for record in listed:
         if not isinstance(record, Mapping) or not {"question", "context"} <= set(record):
             raise InputError(
@@ -460,17 +460,15 @@ def _pipeline_inputs(
     return [record["question"] for record in listed], [record["context"] for record in listed], settings, is_one
 
 
-def _holds_records(given: object) -> bool:
-    if isinstance(given, Mapping):  # one question, or as many as its lists have
-        return isinstance(given.get("question"), list | tuple)
-    return isinstance(given, Iterable) and not isinstance(given, str)
-
-
-def _rows_of(given: Any) -> Iterable[Any]:
-    """Return records of an iterable, or of a mapping with a list of questions and their contexts."""
+def _records_of(given: Any) -> Iterable[Any]:
+    """Return the records in an argument: of an iterable, of a mapping with lists of questions, or the argument."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return [given]
     if not isinstance(given, Mapping):
         return given
-    questions, contexts = given["question"], given.get("context")
+    questions, contexts = given.get("question"), given.get("context")
+    if not isinstance(questions, list | tuple):
+        return [given]
     contexts = [contexts] * len(questions) if isinstance(contexts, str) else contexts
     if not isinstance(contexts, list | tuple) or len(contexts) != len(questions):
         raise InputError(
