@@ -134,9 +134,7 @@ def answer_html(answer: Answer) -> Markup:
         marked=context[start:end],
         after=after[:_KEPT_AROUND] if folded[1] else after,
         hidden_after=after[_KEPT_AROUND:] if folded[1] else "",
-        place=f"context {span.context_index + 1} of {len(answer.contexts)}"
-        if span and len(answer.contexts) > 1
-        else "",
+        place=f"context {span.context_index + 1} of {count}" if span and count > 1 else "",
     )
 
 
