@@ -398,8 +398,7 @@ def prediction_records(predictions: Predictions, probabilities: Probabilities | 
 def record_of(key: str, entry: object) -> dict[str, Any]:
     """Return the record of an entry of answers by id, as :func:`prediction_records` takes them."""
     best = entry[0] if isinstance(entry, list) and entry else entry
-    if not isinstance(best, Mapping):
-        return {"id": key, "prediction_text": read_answer({"id": key, "prediction_text": best})}
+    best = best if isinstance(best, Mapping) else {"prediction_text": best}
     name = next((name for name in ("prediction_text", "text", "answer") if name in best), None)
     if name is None:
         raise InputError(
