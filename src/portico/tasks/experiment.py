@@ -13,7 +13,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from portico.experiments.experiment import (
     NOT_OF_A_METRIC,
     OF_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
-    GroupSpec,
     TrainerExperiment,
     check_score,
+    group_field,
     load_model,
     print_scores,
 )
@@ -72,16 +72,13 @@ class ScoresOfTask:
 class TaskExperiment(TrainerExperiment):
     """Trains, evaluates and predicts a task."""
 
-    trainer: Any = field(
-        default=partial(Trainer),
-        metadata={"group": GroupSpec(decided=(*RESERVED_TRAINER_ARGUMENTS, "preprocess_logits_for_metrics"))},
+    trainer: Any = group_field(
+        partial(Trainer), decided=(*RESERVED_TRAINER_ARGUMENTS, "preprocess_logits_for_metrics")
     )
-    task: Any = field(default_factory=TextClassification, metadata={"group": GroupSpec(base=Task)})
-    data: Any = field(default_factory=TaskData, metadata={"group": GroupSpec(needs="load")})
-    model: Any = field(default_factory=SmallBert, metadata={"group": GroupSpec(needs="load")})
-    metric: Any = field(
-        default_factory=ScoresOfTask, metadata={"group": GroupSpec(needs="__call__", decided=("task",))}
-    )
+    task: Any = group_field(TextClassification, base=Task)
+    data: Any = group_field(TaskData, needs="load")
+    model: Any = group_field(SmallBert, needs="load")
+    metric: Any = group_field(ScoresOfTask, needs="__call__", decided=("task",))
 
     def __post_init__(self) -> None:
         if isinstance(self.metric, ScoresOfTask):
