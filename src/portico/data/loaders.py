@@ -713,5 +713,4 @@ def _get_shared_generator(loader: "Loader", batches: object, config: DataLoaderC
     if sampler.generator is None:
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         sampler.generator = torch.Generator().manual_seed(seed)
-    generator: torch.Generator = sampler.generator
-    return generator
+    return sampler.generator

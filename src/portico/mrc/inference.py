@@ -322,8 +322,7 @@ class Reader:
             examples, features = question_windows(featurizer, questions, contexts, ids)
             limit.check()  # the tokenizer may have taken all of the time
             with self._inference.limited(limit):
-                answers: Answers = self._inference.answers(post_processing, examples, features).answers
-        return answers
+                return self._inference.answers(post_processing, examples, features).answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
         """Fit probabilities, and the threshold of "no answer" if it is allowed, to labelled questions.

@@ -151,8 +151,7 @@ def _parallel(summary: Mapping[str, Any]) -> Markup:
             for index, axis in enumerate(axes)
         ]
         paths.append(f"M{'L'.join(points)}")
-    chart: Markup = macros("sweep.html.j2").parallel(axes, _lines(summary, jobs, paths))
-    return chart
+    return macros("sweep.html.j2").parallel(axes, _lines(summary, jobs, paths))
 
 
 def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
@@ -221,7 +220,7 @@ def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:
         if job["status"] == "finished" and job["is_feasible"]:
             best = value if best is None else better(best, value)
             steps.append(f"{'H' if steps else 'M'}{x:.2f}{' ' if not steps else 'V'}{frame.y(best):.2f}")
-    chart: Markup = macros("sweep.html.j2").chart(
+    return macros("sweep.html.j2").chart(
         f"{name} of each run",
         frame,
         _lines(summary, jobs, dots),
@@ -231,7 +230,6 @@ def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:
         limit="".join(steps) + ("H100" if steps else ""),
         limit_name="best so far",
     )
-    return chart
 
 
 def _tradeoff_chart(summary: Mapping[str, Any], y_name: str, x_name: str) -> Markup:
@@ -247,7 +245,7 @@ def _tradeoff_chart(summary: Mapping[str, Any], y_name: str, x_name: str) -> Mar
     kept = [
         place for place, job in zip(places, jobs, strict=True) if job["status"] == "finished" and job["is_feasible"]
     ]
-    chart: Markup = macros("sweep.html.j2").chart(
+    return macros("sweep.html.j2").chart(
         f"{y_name} against {x_name}",
         frame,
         _lines(summary, jobs, [f"M{x:.2f} {y:.2f}h0" for x, y in places]),
@@ -257,7 +255,6 @@ def _tradeoff_chart(summary: Mapping[str, Any], y_name: str, x_name: str) -> Mar
         limit=_front(kept, is_rightward=goals[x_name] == "max", is_upward=goals[y_name] == "max"),
         limit_name="the best of both",
     )
-    return chart
 
 
 def _front(places: Sequence[tuple[float, float]], *, is_rightward: bool, is_upward: bool) -> str:
@@ -284,7 +281,7 @@ def _curves(summary: Mapping[str, Any]) -> Markup:
     for curve in curves:
         points = [f"{frame.x(step):.2f} {frame.y(value):.2f}" for step, value in curve]
         paths.append(f"M{'L'.join(points)}" if len(points) > 1 else f"M{points[0]}h0")
-    chart: Markup = macros("sweep.html.j2").chart(
+    return macros("sweep.html.j2").chart(
         f"{next(iter(goals))} during training",
         frame,
         _lines(summary, jobs, paths),
@@ -292,7 +289,6 @@ def _curves(summary: Mapping[str, Any]) -> Markup:
         x_name="step",
         x_labels=frame.x_labels,
     )
-    return chart
 
 
 def _whole_labels(frame: Frame, last: int) -> list[tuple[float, str]]:

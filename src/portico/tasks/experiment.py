@@ -63,8 +63,7 @@ class ScoresOfTask:
     """The experiment sets it."""
 
     def __call__(self, prediction: EvalPrediction) -> Mapping[str, float]:
-        scores: Mapping[str, float] = self.task.scores(prediction)
-        return scores
+        return self.task.scores(prediction)
 
 
 @data_only
@@ -136,7 +135,7 @@ class TaskExperiment(TrainerExperiment):
         train_limit = getattr(self.data, "max_train_samples", None)
         eval_limit = getattr(self.data, "max_eval_samples", None)
         self.records = validation[:eval_limit]
-        trainer: Trainer = self.trainer(
+        return self.trainer(
             model=model,
             args=args,
             train_dataset=self.task.build_features(train, processor, train_limit, training=True),
@@ -147,7 +146,6 @@ class TaskExperiment(TrainerExperiment):
             preprocess_logits_for_metrics=self.task.preprocess_logits if has_scores else None,
             **self.callback_arguments(self.trainer),
         )
-        return trainer
 
     def check_objective(self, name: str) -> None:
         """Raise an ``InputError`` if the run will not report this objective, as far as its scores are known."""

@@ -370,8 +370,7 @@ def _parts(rule: Normalizer | PreTokenizer | PostProcessor | None) -> list[dict[
     if settings["type"] != "Sequence":
         return [settings]
     names = ("normalizers", "pretokenizers", "processors")
-    parts: list[dict[str, Any]] = next((settings[name] for name in names if name in settings), [])
-    return parts
+    return next((settings[name] for name in names if name in settings), [])
 
 
 class _Encodings(NamedTuple):

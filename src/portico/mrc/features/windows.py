@@ -58,8 +58,7 @@ class Windows:
 def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
     """Return ``start, start + 1, ...`` of every range, one after the other."""
     ends = np.cumsum(lengths)
-    flat: Int64s = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
-    return flat
+    return np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def first_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:

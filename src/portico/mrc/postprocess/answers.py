@@ -86,8 +86,7 @@ def add_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
 
 def _has_text(spans: Spans) -> Bools:
     start_N, end_N = spans.chars_N2.T
-    has_text_N: Bools = (end_N > start_N) | (start_N == LITERAL_EMPTY)
-    return has_text_N
+    return (end_N > start_N) | (start_N == LITERAL_EMPTY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,5 +357,4 @@ def _encode_logits(logit_N: Floats) -> list[str]:
     """Return the JSON of each of some logits, most of which come several times."""
     # By their bits, which distinguish 0.0 from -0.0.
     bits, places_N = np.unique(logit_N.view(f"i{logit_N.itemsize}"), return_inverse=True)
-    texts: list[str] = np.array(_encode(bits.view(logit_N.dtype)), object)[places_N].tolist()
-    return texts
+    return np.array(_encode(bits.view(logit_N.dtype)), object)[places_N].tolist()
