@@ -459,17 +459,10 @@ class PunctualProtocol(H11Protocol):
 
 
 def demo_page(
-    title: str,
-    form: Mapping[str, object],
-    answer: Answer | None = None,
-    *,
-    error: str = "",
-    example: DemoExample = NO_EXAMPLE,
-    limits: Limits = LIMITS,
+    title: str, form: Mapping[str, object], answer: Answer | None, *, error: str, example: DemoExample, limits: Limits
 ) -> str:
     """Return the page: the form as it was sent, and below it the answer or the error."""
-    empty = {"question": "", "context": "", "may_decline": False}
-    head = render("demo.html.j2", **{**empty, **form}, error=error, example=example, limits=limits)
+    head = render("demo.html.j2", **form, error=error, example=example, limits=limits)
     sections = [Section("Answer", answer_html(answer) if answer else Markup())]
     lead = "Paste a text and ask. Nothing leaves this machine."
     return render_page(title, lead, head, sections, kicker="Reading comprehension", form_action="self")
