@@ -7,9 +7,10 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from portico.mrc.report import Candidate, QuestionResult, RunRecord, Scores
+from portico.mrc.report import Candidate, QuestionResult, RunRecord, Scores, write_comparison
 from portico.mrc.report.run_page import run_page
 
 # ---- Results of reading comprehension ----
@@ -30,8 +31,7 @@ def result(number=0, *, gold="Turku", predicted="Turku", f1=None, context=CONTEX
         "context": context,
         "golds": ((gold, context.index(gold)),) if gold else (),
         "predicted_text": predicted,
-        "predicted_start": start,
-        "predicted_end": None if start is None else start + len(predicted),
+        "predicted_span": None if start is None else (start, start + len(predicted)),
         "probability": 0.9,
         "null_odds": -1.5,
         "exact": exact,
@@ -98,6 +98,14 @@ class Page(HTMLParser):
     def sections(self):
         """The identifiers of the parts of the page."""
         return [attrs["id"] for tag, attrs in self.tags if tag == "section" and "id" in attrs]
+
+
+def comparison_page(*runs):
+    """Return the page that compares runs."""
+    with TemporaryDirectory() as folder:
+        page = Path(folder, "comparison.html")
+        write_comparison(page, *runs)
+        return page.read_text(encoding="utf-8")
 
 
 def shown(*arguments, **changes):

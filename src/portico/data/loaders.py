@@ -43,6 +43,8 @@ _CARRIED_OPTIONS = (
     "generator",
     "in_order",
 )
+# What `DataLoaderShard` carries too.
+_OPTIONS_OF_SHARDS = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful", "transfer")
 Generator = torch.Generator | np.random.Generator | random.Random
 _END = object()
 # Number of indices of a random order that are converted to Python numbers at a time.
@@ -102,12 +104,12 @@ class SkipBatchSampler(BatchSampler):
         return max(len(self.batch_sampler) - self.num_batches, 0)
 
 
+@dataclass(eq=False)
 class RestSampler(Sampler[Any]):
     """A sampler without its first examples, whose indices are drawn."""
 
-    def __init__(self, sampler: Any, num_examples: int) -> None:
-        self.sampler = sampler
-        self.num_examples = num_examples
+    sampler: Any
+    num_examples: int
 
     def __iter__(self) -> Iterator[Any]:
         yield from islice(self.sampler, self.num_examples, None)
@@ -116,12 +118,12 @@ class RestSampler(Sampler[Any]):
         return max(len(self.sampler) - self.num_examples, 0)
 
 
+@dataclass(eq=False)
 class RestOfStream(IterableDataset[Any]):
     """A stream without its first examples, which are read."""
 
-    def __init__(self, stream: "Examples", num_examples: int) -> None:
-        self.stream = stream
-        self.num_examples = num_examples
+    stream: "Examples"
+    num_examples: int
 
     def __iter__(self) -> Iterator[Any]:
         yield from islice(self.stream, self.num_examples, None)
@@ -233,9 +235,13 @@ class DataLoaderShard(DataLoader[Any]):
         # torch's loader has no public place where indices pass in this process; workers load them elsewhere.
         sampler: Iterable[Any] = super()._index_sampler
         is_observed = observers.active and not isinstance(self.dataset, IterableDataset)
-        if self.before_fetch is not None and not self.num_workers:
-            sampler = _AnnouncedIndices(sampler, self.before_fetch)
-        return _ObservedIndices(self, sampler) if is_observed else sampler
+        if (before_fetch := self.before_fetch) is not None and not self.num_workers:
+            sampler = _WatchedIndices(sampler, lambda number, drawn: before_fetch(number))
+        return _WatchedIndices(sampler, self._notify_observers) if is_observed else sampler
+
+    def _notify_observers(self, number: int, drawn: object) -> None:
+        for observer in observers.active:
+            observer.on_indices_drawn(self, drawn)
 
     def _get_iterator(self) -> Any:
         iterator: Any = super()._get_iterator()
@@ -314,32 +320,15 @@ def _keep(*objects: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _ObservedIndices:
-    """The indices of a loader's batches; observers are notified when they are drawn."""
-
-    loader: DataLoaderShard
-    indices: Iterable[Any]
-
-    def __iter__(self) -> Iterator[Any]:
-        for drawn in self.indices:
-            for observer in observers.active:
-                observer.on_indices_drawn(self.loader, drawn)
-            yield drawn
-
-    def __len__(self) -> int:
-        return len(cast(Sized, self.indices))
-
-
-@dataclass(frozen=True)
-class _AnnouncedIndices:
-    """The indices of a loader's batches; ``before_fetch`` is called before the examples of each are read."""
+class _WatchedIndices:
+    """The indices of a loader's batches; ``on_drawn`` gets the number of a batch and its indices before it is read."""
 
     indices: Iterable[Any]
-    before_fetch: Callable[[int], None]
+    on_drawn: Callable[[int, Any], None]
 
     def __iter__(self) -> Iterator[Any]:
         for number, drawn in enumerate(self.indices):
-            self.before_fetch(number)
+            self.on_drawn(number, drawn)
             yield drawn
 
     def __len__(self) -> int:
@@ -428,8 +417,6 @@ def skip_first_batches(
         if by_index and name in options:
             options[name] = SkipBatchSampler(options[name], num_batches)
     if isinstance(loader, DataLoaderShard):
-        own = ("config", "keeps_remainder", "epoch", "shared_generator", "stateful", "transfer")
-        options |= {name: getattr(loader, name) for name in own}
         # A copy, so that this dataset starts from the beginning when it is iterated again.
         dataset = loader.dataset if position is None or loader.stateful is not None else copy(loader.dataset)
         to_skip = 0 if by_index or position is not None else num_batches
@@ -480,8 +467,7 @@ def skip_first_examples(loader: "Loader", num_examples: int) -> "DataLoaderShard
         is_shared = isinstance(batches, BatchSamplerShard)
         options["batch_sampler"] = BatchSamplerShard(rest, batches.config) if is_shared else rest
         options["first_example"] = num_examples
-    own = ("config", "keeps_remainder", "epoch", "shared_generator", "transfer")
-    return type(loader)(dataset, **options, **{name: getattr(loader, name) for name in own})
+    return type(loader)(dataset, **options)
 
 
 def move_to_device(data: "Nested", device: torch.device | None, *, non_blocking: bool = False) -> Any:
@@ -512,7 +498,8 @@ class _SkippedIterable:
 
 def _options_of(loader: "Loader") -> dict[str, Any]:
     """Return the options with which ``loader`` was made."""
-    options = {name: getattr(loader, name) for name in _CARRIED_OPTIONS if hasattr(loader, name)}
+    names = (*_CARRIED_OPTIONS, *(_OPTIONS_OF_SHARDS if isinstance(loader, DataLoaderShard) else ()))
+    options = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
     if isinstance(loader.dataset, IterableDataset) or (loader.batch_size is None and loader.batch_sampler is None):
         options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
         # Where the sampler yields whole batches, the loader does not batch.
@@ -726,5 +713,4 @@ def _get_shared_generator(loader: "Loader", batches: object, config: DataLoaderC
     if sampler.generator is None:
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         sampler.generator = torch.Generator().manual_seed(seed)
-    generator: torch.Generator = sampler.generator
-    return generator
+    return sampler.generator

@@ -34,8 +34,7 @@ def get_sentence_splitter() -> Callable[[str], list[str]]:
             "`python -m nltk.downloader punkt_tab`."
         )
         return _split_at_stops
-    splitter: Callable[[str], list[str]] = nltk.sent_tokenize
-    return splitter
+    return nltk.sent_tokenize
 
 
 def _split_at_stops(text: str) -> list[str]:

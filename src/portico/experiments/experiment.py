@@ -147,6 +147,14 @@ class GroupSpec:
             )
 
 
+def group_field(default: Any, **spec: Any) -> Any:
+    """Return a field that is a group, with the default class or partial, and further arguments of ``GroupSpec``."""
+    metadata = {"group": GroupSpec(**spec)}
+    if isinstance(default, partial):
+        return field(default=default, metadata=metadata)
+    return field(default_factory=default, metadata=metadata)
+
+
 def key_of_group(name: str, default: object) -> Any:
     """Return a field that is one key of the group ``name``, next to the arguments of the group's class."""
     return field(default=default, metadata={"key_of": name})
@@ -159,10 +167,8 @@ class Experiment(ABC):
     MODES: ClassVar[Sequence[str]] = ("train",)
 
     # Makes the training arguments.
-    args: Callable[..., Any] = field(
-        default=partial(TrainingArguments), metadata={"group": GroupSpec(decided=RESERVED_TRAINING_ARGUMENTS)}
-    )
-    strategy: Any = field(default_factory=Placement, metadata={"group": GroupSpec()})
+    args: Callable[..., Any] = group_field(partial(TrainingArguments), decided=RESERVED_TRAINING_ARGUMENTS)
+    strategy: Any = group_field(Placement)
     callbacks: Sequence[Any] = ()
     """Callbacks of Hugging Face or Lightning."""
     logger: Sequence[Any] = ()

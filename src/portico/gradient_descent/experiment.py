@@ -5,7 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from portico.checkpoint.manifest import DAMAGE
 from portico.errors import InputError, reason_of
-from portico.experiments.experiment import Experiment, GroupSpec, Placement, print_scores
+from portico.experiments.experiment import Experiment, Placement, group_field, print_scores
 from portico.experiments.settings import GroupSchema, Setting, documentation, schema_of, setting
 from portico.gradient_descent.checkpointer import BEST_WEIGHTS
 from portico.gradient_descent.construction import (
@@ -106,16 +106,10 @@ class GradientDescentExperiment(Experiment):
 
     MODES: ClassVar[Sequence[str]] = ("train", "evaluate", "predict")
 
-    args: Any = field(default=partial(DescentArguments), metadata={"group": GroupSpec(decided=("output_dir",))})
-    trainer: Any = field(
-        default=partial(GradientDescentTrainer),
-        metadata={"group": GroupSpec(base=RegistrableTrainer, settings=_trainer_settings)},
-    )
-    model: Any = field(
-        default=partial(BagOfWordsClassifier),
-        metadata={"group": GroupSpec(base=nn.Module, decided=tuple(_TOPIC_SIZES))},
-    )
-    data: Any = field(default_factory=TopicData, metadata={"group": GroupSpec(needs="load")})
+    args: Any = group_field(partial(DescentArguments), decided=("output_dir",))
+    trainer: Any = group_field(partial(GradientDescentTrainer), base=RegistrableTrainer, settings=_trainer_settings)
+    model: Any = group_field(partial(BagOfWordsClassifier), base=nn.Module, decided=tuple(_TOPIC_SIZES))
+    data: Any = group_field(TopicData, needs="load")
     allennlp_config: str | None = None
 
     def train(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Reading comprehension on IPUs: ``IPUMRCTrainer`` and the experiment that pipelines its model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from typing import Any
@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTok
 
 from portico.compat.annotations import DataCollator
 from portico.errors import InputError
-from portico.experiments.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, GroupSpec
+from portico.experiments.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, group_field
 from portico.experiments.settings import GroupSchema, Setting, documentation
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import ATTRIBUTES, IPUConfig
@@ -46,13 +46,9 @@ def _attributes(config_class: Callable[..., object]) -> GroupSchema:
 class IPUMRCExperiment(MRCExperiment):
     """:class:`~portico.mrc.experiment.MRCExperiment` on IPUs; ``strategy`` has the attributes of ``IPUConfig``."""
 
-    args: Any = field(
-        default=partial(IPUTrainingArguments), metadata={"group": GroupSpec(decided=RESERVED_TRAINING_ARGUMENTS)}
-    )
-    trainer: Any = field(
-        default=partial(IPUMRCTrainer), metadata={"group": GroupSpec(decided=RESERVED_TRAINER_ARGUMENTS)}
-    )
-    strategy: Any = field(default_factory=IPUConfig, metadata={"group": GroupSpec(settings=_attributes)})
+    args: Any = group_field(partial(IPUTrainingArguments), decided=RESERVED_TRAINING_ARGUMENTS)
+    trainer: Any = group_field(partial(IPUMRCTrainer), decided=RESERVED_TRAINER_ARGUMENTS)
+    strategy: Any = group_field(IPUConfig, settings=_attributes)
 
     def placement(self) -> dict[str, Any]:
         """Return nothing: the strategy is for the trainer, not for its arguments."""

@@ -137,19 +137,18 @@ class MRCData:
     def _validation(self) -> list[Any]:
         if self.dataset_name is not None or not (self.train_file and self.validation_file):
             return self._load().validation
+        found = read_examples(self.validation_file, **self._options(), max_gzip_ratio=self.max_gzip_ratio)
+        return found[: self.max_eval_samples]
+
+    def _options(self) -> dict[str, Any]:
         if self.format is not None:
             format_named(self.format, "data.format")
-        options: dict[str, Any] = {"format": self.format, "skip_invalid": self.skip_invalid}
-        found = read_examples(self.validation_file, **options, max_gzip_ratio=self.max_gzip_ratio)
-        return found[: self.max_eval_samples]
+        return {"format": self.format, "skip_invalid": self.skip_invalid}
 
     def _both_sets(self) -> tuple[list[Any], list[Any]]:
         files = {"train_file": self.train_file, "validation_file": self.validation_file}
         given = {name: file for name, file in files.items() if file is not None}
-        options: dict[str, Any] = {"format": self.format, "skip_invalid": self.skip_invalid}
-        limit: dict[str, Any] = {"max_gzip_ratio": self.max_gzip_ratio}
-        if self.format is not None:
-            format_named(self.format, "data.format")
+        options = self._options()
         if self.dataset_name is not None:
             if given:
                 name, file = next(iter(given.items()))
@@ -178,7 +177,7 @@ class MRCData:
             paths_of(file)  # both are looked for before the first is read, which may take long
         # As for `run_qa`, a question may be given several times to train on, such as with other contexts.
         train, validation = (
-            read_examples(file, **options, **limit, ids_may_repeat=name == "train_file")
+            read_examples(file, **options, max_gzip_ratio=self.max_gzip_ratio, ids_may_repeat=name == "train_file")
             for name, file in given.items()
         )
         return train, validation

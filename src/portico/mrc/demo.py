@@ -191,7 +191,6 @@ class Demo:
         self._turns = Turns()
         # By the number of longer questions that pause meanwhile.
         self._readers = [reader]
-        self._is_ending = False
 
     def server(self) -> Server:
         """Return the server, which takes over a listening socket."""
@@ -199,14 +198,6 @@ class Demo:
 
         class Protocol(PunctualProtocol):
             limits = self.limits
-
-        class EndingServer(Server):
-            demo = self
-
-            @override
-            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-                self.demo._is_ending = True
-                await super().shutdown(sockets)
 
         config = Config(
             Starlette(routes=[route], exception_handlers={404: _not_found, Exception: _handle_failure}),
@@ -221,7 +212,8 @@ class Demo:
             log_level="critical",
             timeout_graceful_shutdown=1,
         )
-        return EndingServer(config)
+        self._server = Server(config)
+        return self._server
 
     async def _respond(self, request: Request) -> Response:
         # What other sites may make a browser send: a name of theirs that leads here (DNS rebinding) is in `Host`, a
@@ -289,7 +281,7 @@ class Demo:
         answer = asyncio.wrap_future(turn.answer)
         try:
             while not (await asyncio.wait({answer}, timeout=_SECONDS_TO_NOTICE))[0]:
-                if self._is_ending or await request.is_disconnected():
+                if self._server.should_exit or await request.is_disconnected():
                     return PlainTextResponse("The demo has ended.", HTTPStatus.SERVICE_UNAVAILABLE)
                 if turn.seconds > limits.seconds + _SECONDS_BEYOND:
                     raise took_too_long(limits.seconds)
@@ -467,17 +459,10 @@ class PunctualProtocol(H11Protocol):
 
 
 def demo_page(
-    title: str,
-    form: Mapping[str, object],
-    answer: Answer | None = None,
-    *,
-    error: str = "",
-    example: DemoExample = NO_EXAMPLE,
-    limits: Limits = LIMITS,
+    title: str, form: Mapping[str, object], answer: Answer | None, *, error: str, example: DemoExample, limits: Limits
 ) -> str:
     """Return the page: the form as it was sent, and below it the answer or the error."""
-    empty = {"question": "", "context": "", "may_decline": False}
-    head = render("demo.html.j2", **{**empty, **form}, error=error, example=example, limits=limits)
+    head = render("demo.html.j2", **form, error=error, example=example, limits=limits)
     sections = [Section("Answer", answer_html(answer) if answer else Markup())]
     lead = "Paste a text and ask. Nothing leaves this machine."
     return render_page(title, lead, head, sections, kicker="Reading comprehension", form_action="self")

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -21,9 +21,9 @@ from portico.experiments.experiment import (
     OF_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
     TARGET,
-    GroupSpec,
     TrainerExperiment,
     check_score,
+    group_field,
     key_of_group,
     load_model,
     path_of,
@@ -80,15 +80,14 @@ _NOTHING_ANSWERED = (
 class MRCExperiment(TrainerExperiment):
     """Reading comprehension, extractive or generative: the groups decide which; see :mod:`portico.mrc.config`."""
 
-    trainer: Any = field(
-        default=partial(MRCTrainer),
-        metadata={"group": GroupSpec(base=(MRCTrainer, Seq2SeqMRCTrainer), decided=RESERVED_TRAINER_ARGUMENTS)},
+    trainer: Any = group_field(
+        partial(MRCTrainer), base=(MRCTrainer, Seq2SeqMRCTrainer), decided=RESERVED_TRAINER_ARGUMENTS
     )
-    data: Any = field(default_factory=MRCData, metadata={"group": GroupSpec(needs="load")})
-    model: Any = field(default_factory=EncoderModel, metadata={"group": GroupSpec(needs="load")})
-    preprocess: Any = field(default_factory=WindowPreprocessing, metadata={"group": GroupSpec(needs="trainer_parts")})
-    postprocess: Any = field(default_factory=SpanAnswers, metadata={"group": GroupSpec(needs="build")})
-    metric: Any = field(default_factory=SquadV1, metadata={"group": GroupSpec(needs="__call__")})
+    data: Any = group_field(MRCData, needs="load")
+    model: Any = group_field(EncoderModel, needs="load")
+    preprocess: Any = group_field(WindowPreprocessing, needs="trainer_parts")
+    postprocess: Any = group_field(SpanAnswers, needs="build")
+    metric: Any = group_field(SquadV1, needs="__call__")
     headline: str = key_of_group("metric", _HEADLINE)
     """The score that chooses the best checkpoint, and the best run of a sweep."""
     version_2_with_negative: bool | None = key_of_group("metric", None)

@@ -134,9 +134,7 @@ def answer_html(answer: Answer) -> Markup:
         marked=context[start:end],
         after=after[:_KEPT_AROUND] if folded[1] else after,
         hidden_after=after[_KEPT_AROUND:] if folded[1] else "",
-        place=f"context {span.context_index + 1} of {len(answer.contexts)}"
-        if span and len(answer.contexts) > 1
-        else "",
+        place=f"context {span.context_index + 1} of {count}" if span and count > 1 else "",
     )
 
 
@@ -324,8 +322,7 @@ class Reader:
             examples, features = question_windows(featurizer, questions, contexts, ids)
             limit.check()  # the tokenizer may have taken all of the time
             with self._inference.limited(limit):
-                answers: Answers = self._inference.answers(post_processing, examples, features).answers
-        return answers
+                return self._inference.answers(post_processing, examples, features).answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
         """Fit probabilities, and the threshold of "no answer" if it is allowed, to labelled questions.
@@ -450,7 +447,7 @@ def _pipeline_inputs(
         contexts = [context] * len(questions) if is_shared else _require_list("context", context)
         return questions, contexts, settings, not many
     is_one = len(records) == 1 and isinstance(records[0], Mapping)
-    listed = [record for given in records for record in (_rows_of(given) if _holds_records(given) else [given])]
+    listed = [record for given in records for record in _records_of(given)]
     for record in listed:
         if not isinstance(record, Mapping) or not {"question", "context"} <= set(record):
             raise InputError(
@@ -460,17 +457,15 @@ def _pipeline_inputs(
     return [record["question"] for record in listed], [record["context"] for record in listed], settings, is_one
 
 
-def _holds_records(given: object) -> bool:
-    if isinstance(given, Mapping):  # one question, or as many as its lists have
-        return isinstance(given.get("question"), list | tuple)
-    return isinstance(given, Iterable) and not isinstance(given, str)
-
-
-def _rows_of(given: Any) -> Iterable[Any]:
-    """Return records of an iterable, or of a mapping with a list of questions and their contexts."""
+def _records_of(given: Any) -> Iterable[Any]:
+    """Return the records in an argument: of an iterable, of a mapping with lists of questions, or the argument."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return [given]
     if not isinstance(given, Mapping):
         return given
-    questions, contexts = given["question"], given.get("context")
+    questions, contexts = given.get("question"), given.get("context")
+    if not isinstance(questions, list | tuple):
+        return [given]
     contexts = [contexts] * len(questions) if isinstance(contexts, str) else contexts
     if not isinstance(contexts, list | tuple) or len(contexts) != len(questions):
         raise InputError(
@@ -514,23 +509,17 @@ def question_windows(
     return list(examples.values()), featurizer.eval_features(list(examples.values()))
 
 
+@dataclass(frozen=True, eq=False)
 class TimeLimit(TrainerCallback):
     """Ends an inference that is cancelled, or that takes longer than ``seconds`` since ``started``.
 
     ``started`` is a time of ``time.monotonic``; ``between_batches`` is called after each batch.
     """
 
-    def __init__(
-        self,
-        started: float,
-        seconds: float | None,
-        cancelled: threading.Event | None = None,
-        between_batches: Callable[[], None] | None = None,
-    ) -> None:
-        self.started = started
-        self.seconds = seconds
-        self.cancelled = cancelled
-        self.between_batches = between_batches
+    started: float
+    seconds: float | None
+    cancelled: threading.Event | None = None
+    between_batches: Callable[[], None] | None = None
 
     @override
     def on_prediction_step(

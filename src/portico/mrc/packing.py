@@ -38,8 +38,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 def _disable_compile(function: FunctionT) -> FunctionT:
     """Keep a function out of compiled graphs."""
     reason = "each packed batch has other lengths, and would be compiled again"
-    disabled: FunctionT = torch.compiler.disable(function, reason=reason)
-    return disabled
+    return torch.compiler.disable(function, reason=reason)
 
 
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
@@ -180,8 +179,7 @@ def _attention(
     """Attend within each feature of a packed row, ``[1, H, N, D]``; use transformers' attention for other batches."""
     if feature_groups is None:
         ordinary: Any = AttentionInterface()[_ORDINARY_ATTENTION]
-        attended: tuple[Tensor, None] = ordinary(module, query, key, value, attention_mask, **options)
-        return attended
+        return ordinary(module, query, key, value, attention_mask, **options)
     return _attention_by_length(query, key, value, feature_groups, **options), None
 
 

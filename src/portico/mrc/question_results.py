@@ -53,7 +53,6 @@ def question_result(
         probability = next((candidate.probability for candidate in candidates if candidate.text == text), 0.0)
         best = next((candidate.text for candidate in candidates if candidate.text), "")
         if_answered = Scores(*exact_and_f1(best, texts))
-    start, end = span or (None, None)
     exact, f1 = exact_and_f1(text, texts)
     return QuestionResult(
         id=example["id"],
@@ -62,8 +61,7 @@ def question_result(
         context=example["context"],
         golds=tuple(zip(texts, starts, strict=True)),
         predicted_text=text,
-        predicted_start=start,
-        predicted_end=end,
+        predicted_span=span,
         probability=probability,
         null_odds=null_odds,
         exact=exact,

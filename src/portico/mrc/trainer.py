@@ -108,13 +108,10 @@ class AnswerSession(EvaluationSession):
             return {}
         if self._answer_metrics is None:
             return compute_metrics(answered)
-        if hasattr(answered, "batches"):
-            for batch in answered.batches():
-                self._answer_metrics.update(batch)
-            return self._answer_metrics.compute()
         processed = getattr(answered, "processed_predictions", None)  # PrimeQA's predictions are all candidates
         scored = answered if processed is None else EvalPrediction(processed, answered.label_ids)
-        self._answer_metrics.update(scored)
+        for batch in answered.batches() if hasattr(answered, "batches") else [scored]:
+            self._answer_metrics.update(batch)
         return self._answer_metrics.compute()
 
     def whole_output(self, logits: Nested | None, labels: Nested | None, losses: Nested | None) -> object:

@@ -56,7 +56,7 @@ def line_chart(
         {"label": line.label, "points": [[float(f"{x:.6g}"), float(f"{value:.4g}")] for x, value in line.points]}
         for line in series
     ]
-    chart: Markup = macros("charts.html.j2").line_chart(
+    return macros("charts.html.j2").line_chart(
         title,
         frame,
         lines=[(line, _line_paths(line, frame)) for line in series],
@@ -65,7 +65,6 @@ def line_chart(
         summary=_summary(title, series, x_name, marks),
         data=json.dumps(data, separators=(",", ":")),
     )
-    return chart
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,16 +143,15 @@ def _parallel(summary: Mapping[str, Any]) -> Markup:
         return _explain_absence("chart", "no setting differs between the runs")
     axes = [_axis(name, [job["values"].get(name) for job in jobs]) for name in summary["parameters"]]
     axes += [_axis(name, [job["objective"][name] for job in jobs], is_goal=True) for name in summary["goals"]]
-    lines = []
-    for job, share in zip(jobs, _shares(jobs, summary["goals"]), strict=True):
+    paths = []
+    for job in jobs:
         row = {**job["values"], **job["objective"]}
         points = [
             f"{100 * index / (len(axes) - 1):.2f} {axis.places[row.get(axis.name)]:.2f}"
             for index, axis in enumerate(axes)
         ]
-        lines.append(_line(job, summary, share, f"M{'L'.join(points)}"))
-    chart: Markup = macros("sweep.html.j2").parallel(axes, _best_last(lines))
-    return chart
+        paths.append(f"M{'L'.join(points)}")
+    return macros("sweep.html.j2").parallel(axes, _lines(summary, jobs, paths))
 
 
 def _axis(name: str, values: Sequence[Any], *, is_goal: bool = False) -> Axis:
@@ -211,28 +210,26 @@ def _objective_chart(summary: Mapping[str, Any], name: str) -> Markup:
     values = [job["objective"][name] for job in jobs]
     last = max(job["number"] for job in jobs)
     frame = Frame((-0.5, last + 0.5), ticks(min(values), max(values)))
-    dots: list[RunLine] = []
+    dots: list[str] = []
     steps: list[str] = []
     best = None
     better = max if summary["goals"][name] == "max" else min
-    for job, share in zip(jobs, _shares(jobs, summary["goals"]), strict=True):
+    for job, value in zip(jobs, values, strict=True):
         x = frame.x(job["number"])
-        value = job["objective"][name]
-        dots.append(_line(job, summary, share, f"M{x:.2f} {frame.y(value):.2f}h0"))
+        dots.append(f"M{x:.2f} {frame.y(value):.2f}h0")
         if job["status"] == "finished" and job["is_feasible"]:
             best = value if best is None else better(best, value)
             steps.append(f"{'H' if steps else 'M'}{x:.2f}{' ' if not steps else 'V'}{frame.y(best):.2f}")
-    chart: Markup = macros("sweep.html.j2").chart(
+    return macros("sweep.html.j2").chart(
         f"{name} of each run",
         frame,
-        _best_last(dots),
+        _lines(summary, jobs, dots),
         kind="dots",
         x_name="run",
         x_labels=_whole_labels(frame, last),
         limit="".join(steps) + ("H100" if steps else ""),
         limit_name="best so far",
     )
-    return chart
 
 
 def _tradeoff_chart(summary: Mapping[str, Any], y_name: str, x_name: str) -> Markup:
@@ -245,24 +242,19 @@ def _tradeoff_chart(summary: Mapping[str, Any], y_name: str, x_name: str) -> Mar
     across = ticks(min(xs), max(xs))
     frame = Frame((across[0], across[-1]), ticks(min(ys), max(ys)))
     places = [(frame.x(x), frame.y(y)) for x, y in zip(xs, ys, strict=True)]
-    dots = [
-        _line(job, summary, share, f"M{x:.2f} {y:.2f}h0")
-        for job, share, (x, y) in zip(jobs, _shares(jobs, summary["goals"]), places, strict=True)
-    ]
     kept = [
         place for place, job in zip(places, jobs, strict=True) if job["status"] == "finished" and job["is_feasible"]
     ]
-    chart: Markup = macros("sweep.html.j2").chart(
+    return macros("sweep.html.j2").chart(
         f"{y_name} against {x_name}",
         frame,
-        _best_last(dots),
+        _lines(summary, jobs, [f"M{x:.2f} {y:.2f}h0" for x, y in places]),
         kind="dots",
         x_name=x_name,
         x_labels=frame.x_labels,
         limit=_front(kept, is_rightward=goals[x_name] == "max", is_upward=goals[y_name] == "max"),
         limit_name="the best of both",
     )
-    return chart
 
 
 def _front(places: Sequence[tuple[float, float]], *, is_rightward: bool, is_upward: bool) -> str:
@@ -285,19 +277,18 @@ def _curves(summary: Mapping[str, Any]) -> Markup:
     curves = [[(step, value) for step, value in job["evaluations"] if math.isfinite(value)] for job in jobs]
     values = [value for curve in curves for _, value in curve]
     frame = Frame((0.0, max(1.0, *(step for curve in curves for step, _ in curve))), ticks(min(values), max(values)))
-    lines = []
-    for job, curve, share in zip(jobs, curves, _shares(jobs, goals), strict=True):
+    paths = []
+    for curve in curves:
         points = [f"{frame.x(step):.2f} {frame.y(value):.2f}" for step, value in curve]
-        lines.append(_line(job, summary, share, f"M{'L'.join(points)}" if len(points) > 1 else f"M{points[0]}h0"))
-    chart: Markup = macros("sweep.html.j2").chart(
+        paths.append(f"M{'L'.join(points)}" if len(points) > 1 else f"M{points[0]}h0")
+    return macros("sweep.html.j2").chart(
         f"{next(iter(goals))} during training",
         frame,
-        _best_last(lines),
+        _lines(summary, jobs, paths),
         kind="line",
         x_name="step",
         x_labels=frame.x_labels,
     )
-    return chart
 
 
 def _whole_labels(frame: Frame, last: int) -> list[tuple[float, str]]:
@@ -325,6 +316,13 @@ def _shares(jobs: Sequence[Mapping[str, Any]], goals: Mapping[str, str]) -> list
     return [rank.get(value, 0.0) for value in values]
 
 
+def _lines(summary: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> list[RunLine]:
+    """Return the lines of runs, each along its path, in the order of drawing: the best on top."""
+    shares = _shares(jobs, summary["goals"])
+    lines = [_line(job, summary, share, path) for job, share, path in zip(jobs, shares, paths, strict=True)]
+    return sorted(lines, key=lambda line: ("best" in line.css_class, line.share))
+
+
 def _line(job: Mapping[str, Any], summary: Mapping[str, Any], share: float, path: str) -> RunLine:
     shown = [f"{name} {format_value(value)}" for name, value in job["objective"].items() if _is_number(value)]
     shown += [f"{name.rpartition('.')[2]} {format_value(value)}" for name, value in job["values"].items()]
@@ -332,11 +330,6 @@ def _line(job: Mapping[str, Any], summary: Mapping[str, Any], share: float, path
     status = "" if job["status"] == "finished" else f" ({job['status']})"
     css_class = f"{job['status']}{' best' if is_best else ''}"
     return RunLine(job["number"], f"run {job['number']}{status}: {', '.join(shown)}", css_class, share, path)
-
-
-def _best_last(lines: list[RunLine]) -> list[RunLine]:
-    """Return the lines in the order of drawing, the best on top."""
-    return sorted(lines, key=lambda line: ("best" in line.css_class, line.share))
 
 
 def format_value(value: Any) -> str:

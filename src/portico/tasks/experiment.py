@@ -13,7 +13,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from portico.experiments.experiment import (
     NOT_OF_A_METRIC,
     OF_TRAINING,
     RESERVED_TRAINER_ARGUMENTS,
-    GroupSpec,
     TrainerExperiment,
     check_score,
+    group_field,
     load_model,
     print_scores,
 )
@@ -63,8 +63,7 @@ class ScoresOfTask:
     """The experiment sets it."""
 
     def __call__(self, prediction: EvalPrediction) -> Mapping[str, float]:
-        scores: Mapping[str, float] = self.task.scores(prediction)
-        return scores
+        return self.task.scores(prediction)
 
 
 @data_only
@@ -72,16 +71,13 @@ class ScoresOfTask:
 class TaskExperiment(TrainerExperiment):
     """Trains, evaluates and predicts a task."""
 
-    trainer: Any = field(
-        default=partial(Trainer),
-        metadata={"group": GroupSpec(decided=(*RESERVED_TRAINER_ARGUMENTS, "preprocess_logits_for_metrics"))},
+    trainer: Any = group_field(
+        partial(Trainer), decided=(*RESERVED_TRAINER_ARGUMENTS, "preprocess_logits_for_metrics")
     )
-    task: Any = field(default_factory=TextClassification, metadata={"group": GroupSpec(base=Task)})
-    data: Any = field(default_factory=TaskData, metadata={"group": GroupSpec(needs="load")})
-    model: Any = field(default_factory=SmallBert, metadata={"group": GroupSpec(needs="load")})
-    metric: Any = field(
-        default_factory=ScoresOfTask, metadata={"group": GroupSpec(needs="__call__", decided=("task",))}
-    )
+    task: Any = group_field(TextClassification, base=Task)
+    data: Any = group_field(TaskData, needs="load")
+    model: Any = group_field(SmallBert, needs="load")
+    metric: Any = group_field(ScoresOfTask, needs="__call__", decided=("task",))
 
     def __post_init__(self) -> None:
         if isinstance(self.metric, ScoresOfTask):
@@ -139,7 +135,7 @@ class TaskExperiment(TrainerExperiment):
         train_limit = getattr(self.data, "max_train_samples", None)
         eval_limit = getattr(self.data, "max_eval_samples", None)
         self.records = validation[:eval_limit]
-        trainer: Trainer = self.trainer(
+        return self.trainer(
             model=model,
             args=args,
             train_dataset=self.task.build_features(train, processor, train_limit, training=True),
@@ -150,7 +146,6 @@ class TaskExperiment(TrainerExperiment):
             preprocess_logits_for_metrics=self.task.preprocess_logits if has_scores else None,
             **self.callback_arguments(self.trainer),
         )
-        return trainer
 
     def check_objective(self, name: str) -> None:
         """Raise an ``InputError`` if the run will not report this objective, as far as its scores are known."""

@@ -104,8 +104,7 @@ class TaskModel(ABC, Generic[ProcessorT]):
                         list(config.label2id),
                         list(labels),
                     )
-                for field_name, value in _label_fields(labels).items():
-                    setattr(config, field_name, value)
+                config.update(_label_fields(labels))
             loads = AutoTokenizer if hasattr(config, "vocab_size") else AutoImageProcessor
             processor = loads.from_pretrained(name)
             model = task.model_class.from_pretrained(name, config=config)

@@ -217,8 +217,7 @@ class Translation(TextToText):
         return {**record, self.translation_column: super().remove_target(self._pair(record))}
 
     def _pair(self, record: Record) -> Mapping[str, Any]:
-        pair: Mapping[str, Any] = value_of(record, self.translation_column, "translation_column")
-        return pair
+        return value_of(record, self.translation_column, "translation_column")
 
     def adapt(self, args: TrainingArguments, model: PreTrainedModel, processor: Tokenizer) -> None:
         super().adapt(args, model, processor)

@@ -141,8 +141,7 @@ class ValueMaker:
 
     def make(self, kind: str) -> str:
         """Return a value of a kind: the name of another method of this class."""
-        value: str = getattr(self, kind)()
-        return value
+        return getattr(self, kind)()
 
     def name(self) -> str:
         """Return one capitalised word, such as ``Kelmarfen`` or ``Brodaček``."""

@@ -46,8 +46,7 @@ def column(examples: Examples, name: str) -> list[Any]:
     """Return one field of every example, which must be present in all of them."""
     if hasattr(examples, "with_format"):
         # Reading the column from Arrow is many times faster than building rows.
-        values: list[Any] = arrow_column(examples, name).to_pylist()
-        return values
+        return arrow_column(examples, name).to_pylist()
 
     return [example[name] for example in examples]
 

@@ -132,7 +132,7 @@ class WindowCutter:
         return _correct_offsets(windows, contexts) if self.corrects_offsets else windows
 
     @property
-    def _question_first(self) -> bool:
+    def question_first(self) -> bool:
         return self.tokenizer.padding_side == "right"
 
     def _assemble_windows(
@@ -148,7 +148,7 @@ class WindowCutter:
         spread = np.linspace(0, len(contexts) - 1, _SAMPLE_SIZE, dtype=np.int64)
         sample = np.array(list(dict.fromkeys(np.concatenate([*longest, spread]).tolist())), np.int64)
         pair = questions[sample[0]], contexts[sample[0]]
-        pair = pair if self._question_first else pair[::-1]
+        pair = pair if self.question_first else pair[::-1]
         encoded_pair = self.tokenizer(*pair, return_token_type_ids=True, verbose=False)
         if not {0, 1} <= set(encoded_pair.sequence_ids()):
             return None  # question or context has no tokens
@@ -165,8 +165,8 @@ class WindowCutter:
             called = slice(first, first + _PAIRS_PER_CALL)
             pair = (list(questions[called]), list(contexts[called]))
             encoding = self.tokenizer(
-                *(pair if self._question_first else pair[::-1]),
-                truncation="only_second" if self._question_first else "only_first",
+                *(pair if self.question_first else pair[::-1]),
+                truncation="only_second" if self.question_first else "only_first",
                 max_length=self.max_seq_length,
                 stride=self.doc_stride,
                 padding="max_length" if self.pad else False,
@@ -175,7 +175,7 @@ class WindowCutter:
                 return_attention_mask=True,
                 return_token_type_ids=True,
             )
-            parts.append(_columns(encoding, first, context=int(self._question_first)))
+            parts.append(_columns(encoding, first, context=int(self.question_first)))
         example_index_F, lengths_F, *tokens = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Windows(example_index_F, np.concatenate(([0], np.cumsum(lengths_F))), *tokens)
 
@@ -370,8 +370,7 @@ def _parts(rule: Normalizer | PreTokenizer | PostProcessor | None) -> list[dict[
     if settings["type"] != "Sequence":
         return [settings]
     names = ("normalizers", "pretokenizers", "processors")
-    parts: list[dict[str, Any]] = next((settings[name] for name in names if name in settings), [])
-    return parts
+    return next((settings[name] for name in names if name in settings), [])
 
 
 class _Encodings(NamedTuple):
@@ -438,11 +437,9 @@ class _TokenPool:
         first, second = sequences.index(0), sequences.index(1)
         gaps = slice(first), slice(first + sequences.count(0), second), slice(second + sequences.count(1), None)
         special_ids, special_types = ([pair[key][gap] for gap in gaps] for key in ("input_ids", "token_type_ids"))
-        self._part_order = _QUESTION_FIRST
+        self._part_order = _QUESTION_FIRST if cutter.question_first else _CONTEXT_FIRST
         text_types = [pair["token_type_ids"][t] for t in (first, second)]
-        if tokenizer.padding_side != "right":
-            self._part_order = _CONTEXT_FIRST
-            text_types = text_types[::-1]
+        text_types = text_types if cutter.question_first else text_types[::-1]
         textless_ids = [*special_ids, [choose_fill_token(tokenizer)] * (cutter.max_seq_length if cutter.pad else 0)]
         ids = [*(np.array(part, np.int32) for part in textless_ids), questions.ids_P, contexts.ids_P]
         self._part_sizes_6 = np.array([len(part) for part in ids])

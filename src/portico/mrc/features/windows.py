@@ -58,8 +58,7 @@ class Windows:
 def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
     """Return ``start, start + 1, ...`` of every range, one after the other."""
     ends = np.cumsum(lengths)
-    flat: Int64s = np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
-    return flat
+    return np.arange(lengths.sum()) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def first_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:
@@ -200,6 +199,7 @@ class FeatureSet:
         return [(start, end) if start >= 0 else None for start, end in self.char_offsets[tokens].tolist()]
 
 
+@dataclass(frozen=True, eq=False)
 class FeatureRows(Sequence[dict[str, Any]]):
     """Rows of a ``FeatureSet``: a sequence of dicts that can also be read as arrays.
 
@@ -208,9 +208,8 @@ class FeatureRows(Sequence[dict[str, Any]]):
         indices: The rows, ``int64 [B]``.
     """
 
-    def __init__(self, features: FeatureSet, indices: Int64s) -> None:
-        self.features = features
-        self.indices = indices
+    features: FeatureSet
+    indices: Int64s
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -236,8 +236,7 @@ def scores_alone(metric: "Metric", predictions: Sequence[Record], references: Se
     metric = metric.clone()
     metric.distributed_available_fn = lambda: False  # torchmetrics reads `sync_on_compute` only when it makes a metric
     metric.update(predictions, references)
-    scores: dict[str, float] = metric.compute()
-    return scores
+    return metric.compute()
 
 
 def _predictions(answers: "Answers") -> list[dict[str, Any]]:

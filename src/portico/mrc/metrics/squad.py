@@ -69,8 +69,7 @@ def squad_metrics(
     # Every process has the records of all, so nothing is to be synchronized.
     metric = (SquadV2 if version_2_with_negative else SquadV1)(sync_on_compute=False)
     metric.update(predictions, references)
-    scores: dict[str, float] = metric.compute()
-    return scores
+    return metric.compute()
 
 
 class AnswerTexts(Metric):
@@ -398,8 +397,7 @@ def prediction_records(predictions: Predictions, probabilities: Probabilities | 
 def record_of(key: str, entry: object) -> dict[str, Any]:
     """Return the record of an entry of answers by id, as :func:`prediction_records` takes them."""
     best = entry[0] if isinstance(entry, list) and entry else entry
-    if not isinstance(best, Mapping):
-        return {"id": key, "prediction_text": read_answer({"id": key, "prediction_text": best})}
+    best = best if isinstance(best, Mapping) else {"prediction_text": best}
     name = next((name for name in ("prediction_text", "text", "answer") if name in best), None)
     if name is None:
         raise InputError(

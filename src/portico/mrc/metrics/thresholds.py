@@ -119,8 +119,7 @@ class Curve(NamedTuple):
 
 def compute_running_sums(terms: Doubles) -> Doubles:
     # The official scripts add one by one; numpy's pairwise sum would differ in the last digits.
-    sums: Doubles = np.add.accumulate(terms)
-    return sums
+    return np.add.accumulate(terms)
 
 
 def _safe_divide(dividend_T: Doubles, divisor_T: Doubles) -> Doubles:

@@ -93,8 +93,7 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
         if name not in known:
             nearest = get_close_matches(name, known, cutoff=0)
             raise InputError(f"`{name}` is not a field of BertConfig; the nearest are {', '.join(nearest)}.")
-    config: BertConfig = SMALL_BERT.configure(tokenizer, overrides)
-    return config
+    return SMALL_BERT.configure(tokenizer, overrides)
 
 
 @torch.no_grad()

@@ -86,8 +86,7 @@ def add_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
 
 def _has_text(spans: Spans) -> Bools:
     start_N, end_N = spans.chars_N2.T
-    has_text_N: Bools = (end_N > start_N) | (start_N == LITERAL_EMPTY)
-    return has_text_N
+    return (end_N > start_N) | (start_N == LITERAL_EMPTY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +239,7 @@ class Answers:
             replaced(folder / f"{start}nbest_predictions.json") as staging,
             open_new(staging, encoding="ascii") as file,
         ):
-            file.writelines(_NBestFile(self.logit_names, self.nbest_of_no_span).blocks(self.shortlist))
+            file.writelines(self._nbest_blocks())
         if self.null_odds is not None:
             _write_json(folder / f"{start}null_odds.json", ids, np.array(list(self.null_odds.values())))
 
@@ -266,6 +265,54 @@ class Answers:
             # transformers puts the text of this record first; dicts keep their order.
             records[0] = {"text": "empty", **records[0]}
         return records or [*self.nbest_of_no_span]
+
+    def _nbest_blocks(self) -> Iterator[str]:
+        """Yield the text of the file of n-best lists, of some examples at a time.
+
+        It is what ``json.dumps(..., indent=4)`` returns, in a tenth of the time, from columns.
+        """
+        starts = self.shortlist.ranked.row_starts
+        ids = self.shortlist.examples.ids
+        separator = "{\n"
+        for first in range(0, len(ids), _EXAMPLES_AT_ONCE):
+            some = slice(first, first + _EXAMPLES_AT_ONCE)
+            yield separator + self._nbest_text(_encode(ids[some]), starts[first : first + _EXAMPLES_AT_ONCE + 1])
+            separator = ",\n"
+        yield "\n}\n"
+
+    def _nbest_text(self, keys: list[str], starts: Int64s) -> str:
+        """Return the lists of some examples, whose keys are encoded and whose rows are between the ``starts``.
+
+        The pieces of text of all records are placed in one list by slices, then joined.
+        """
+        shortlist = self.shortlist
+        rows = slice(int(starts[0]), int(starts[-1]))
+        spans = shortlist.ranked.spans
+        num_rows = rows.stop - rows.start
+        first_name, *names = (f'            "{name}": ' for name in (*self.logit_names, "text", "probability"))
+        pieces = ["", "", f",\n{names[0]}", "", f",\n{names[1]}", "", f",\n{names[2]}", "", "\n        }"] * num_rows
+        begin = f"        {{\n{first_name}"
+        opening, closing = [f",\n{begin}"] * num_rows, ["\n        }"] * num_rows
+        before = ""
+        no_span = json.dumps([*self.nbest_of_no_span], indent=4).replace("\n", "\n    ")
+        bounds = (starts - starts[0]).tolist()
+        for key, start, end in zip(keys, bounds, bounds[1:], strict=False):
+            before += f"    {key}: "
+            if start < end:
+                opening[start] = f"{before}[\n{begin}"
+                closing[end - 1] = "\n        }\n    ]"
+                before = ",\n"
+            else:
+                before += f"{no_span},\n"
+        pieces[0::9], pieces[8::9] = opening, closing
+        pieces[1::9], pieces[3::9] = (_encode_logits(c[rows]) for c in (spans.start_logit_N, spans.end_logit_N))
+        pieces[5::9] = _encode(shortlist.texts(rows))
+        pieces[7::9] = _encode(shortlist.probability_N[rows])
+        for row in np.flatnonzero(spans.chars_N2[rows, 0] == LITERAL_EMPTY).tolist():
+            # transformers puts the text of this record first; dicts keep their order.
+            pieces[9 * row] = pieces[9 * row].removesuffix(first_name) + f'{names[1]}"empty",\n{first_name}'
+            pieces[9 * row + 4 : 9 * row + 6] = "", ""
+        return "".join(pieces) + before.removesuffix(",\n")
 
 
 class BeamAnswers(Answers):
@@ -310,57 +357,4 @@ def _encode_logits(logit_N: Floats) -> list[str]:
     """Return the JSON of each of some logits, most of which come several times."""
     # By their bits, which distinguish 0.0 from -0.0.
     bits, places_N = np.unique(logit_N.view(f"i{logit_N.itemsize}"), return_inverse=True)
-    texts: list[str] = np.array(_encode(bits.view(logit_N.dtype)), object)[places_N].tolist()
-    return texts
-
-
-@dataclass(frozen=True)
-class _NBestFile:
-    """Writes n-best lists as ``json.dumps(..., indent=4)`` does, in a tenth of the time, from columns.
-
-    The pieces of text of all records are placed in one list by slices, then joined.
-    """
-
-    logit_names: tuple[str, str]
-    nbest_of_no_span: Sequence[NBestRecord]
-
-    def blocks(self, shortlist: Shortlist) -> Iterator[str]:
-        """Yield the text of the file, of some examples at a time."""
-        starts = shortlist.ranked.row_starts
-        ids = shortlist.examples.ids
-        separator = "{\n"
-        for first in range(0, len(ids), _EXAMPLES_AT_ONCE):
-            some = slice(first, first + _EXAMPLES_AT_ONCE)
-            yield separator + self._text(shortlist, _encode(ids[some]), starts[first : first + _EXAMPLES_AT_ONCE + 1])
-            separator = ",\n"
-        yield "\n}\n"
-
-    def _text(self, shortlist: Shortlist, keys: list[str], starts: Int64s) -> str:
-        """Return the lists of some examples, whose keys are encoded and whose rows are between the ``starts``."""
-        rows = slice(int(starts[0]), int(starts[-1]))
-        spans = shortlist.ranked.spans
-        num_rows = rows.stop - rows.start
-        first_name, *names = (f'            "{name}": ' for name in (*self.logit_names, "text", "probability"))
-        pieces = ["", "", f",\n{names[0]}", "", f",\n{names[1]}", "", f",\n{names[2]}", "", "\n        }"] * num_rows
-        begin = f"        {{\n{first_name}"
-        opening, closing = [f",\n{begin}"] * num_rows, ["\n        }"] * num_rows
-        before = ""
-        no_span = json.dumps([*self.nbest_of_no_span], indent=4).replace("\n", "\n    ")
-        bounds = (starts - starts[0]).tolist()
-        for key, start, end in zip(keys, bounds, bounds[1:], strict=False):
-            before += f"    {key}: "
-            if start < end:
-                opening[start] = f"{before}[\n{begin}"
-                closing[end - 1] = "\n        }\n    ]"
-                before = ",\n"
-            else:
-                before += f"{no_span},\n"
-        pieces[0::9], pieces[8::9] = opening, closing
-        pieces[1::9], pieces[3::9] = (_encode_logits(c[rows]) for c in (spans.start_logit_N, spans.end_logit_N))
-        pieces[5::9] = _encode(shortlist.texts(rows))
-        pieces[7::9] = _encode(shortlist.probability_N[rows])
-        for row in np.flatnonzero(spans.chars_N2[rows, 0] == LITERAL_EMPTY).tolist():
-            # transformers puts the text of this record first; dicts keep their order.
-            pieces[9 * row] = pieces[9 * row].removesuffix(first_name) + f'{names[1]}"empty",\n{first_name}'
-            pieces[9 * row + 4 : 9 * row + 6] = "", ""
-        return "".join(pieces) + before.removesuffix(",\n")
+    return np.array(_encode(bits.view(logit_N.dtype)), object)[places_N].tolist()

@@ -45,8 +45,7 @@ class Spans(Columns):
     @property
     def is_null_N(self) -> Bools:
         """Which spans represent "no answer", ``bool [N]``."""
-        is_null_N: Bools = self.place_N3[:, 1] < 0
-        return is_null_N
+        return self.place_N3[:, 1] < 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +124,7 @@ class ScoreDifference:
             )
         null_F = features.null_start_F.astype(np.float64) + features.null_end_F
         type_logits_KF11 = features.type_logits_FK.astype(np.float64).T[:, :, None, None]
-        score_Fnn: Floats = self(
-            start_logit_Fnn.astype(np.float64) + end_logit_Fnn, null_F[:, None, None], type_logits_KF11
-        )
-        return score_Fnn
+        return self(start_logit_Fnn.astype(np.float64) + end_logit_Fnn, null_F[:, None, None], type_logits_KF11)
 
 
 def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
@@ -301,8 +297,7 @@ def _among_the_best(score_Fnn: Floats, legal_Fnn: Bools, num_spans: int, group_F
     # A score below the n-th best of one feature is not among the n best of its group.
     first = np.flatnonzero(np.diff(group_F, prepend=group_F[0] - 1))
     least_F = np.maximum.reduceat(least_F, first).repeat(np.diff(first, append=len(group_F)))
-    kept_Fnn: Bools = legal_Fnn & (bounded_Fnn >= least_F[:, None, None])
-    return kept_Fnn
+    return legal_Fnn & (bounded_Fnn >= least_F[:, None, None])
 
 
 def _first_occurrences(example_N: Int64s, context_N: Int64s, spans: Spans) -> Int64s:

@@ -204,5 +204,4 @@ class SquadMetrics:
         batches: Any = answered.batches() if hasattr(answered, "batches") else [answered]
         for batch in batches:
             metric.update(batch.predictions, batch.label_ids)
-        scores: dict[str, float] = metric.compute()
-        return scores
+        return metric.compute()

@@ -183,7 +183,7 @@ def offsets_of_rows(features: Sequence[Mapping[str, Any]], example_index_F: Int6
     """
     names = getattr(features, "column_names", None) or (features[0] if len(features) else ())
     is_arrow = hasattr(features, "with_format") and "token_is_max_context" not in names
-    row_starts, *chars = (_arrow_offsets(features) if is_arrow else None) or _python_offsets(_rows(features))
+    row_starts, *chars = (_arrow_offsets(features) if is_arrow else None) or _python_offsets(features)
     context_F = column(features, "context_idx") if "context_idx" in names else np.zeros_like(example_index_F)
     return TokenOffsets(example_index_F, row_starts, chars[0], np.array(context_F, np.int64), *chars[1:])
 
@@ -204,16 +204,11 @@ def _arrow_offsets(features: "Dataset") -> tuple[Int64s, Tokens, Int32s] | None:
     return np.concatenate([[0], np.cumsum(lengths_F)]), values.reshape(-1, 2), pair_starts
 
 
-def _rows(features: "Dataset") -> Sequence[Mapping[str, Any]]:
-    """Return rows of Python objects, whatever a ``datasets.Dataset`` is set to return."""
-    rows: Sequence[Mapping[str, Any]] = features.with_format(None) if hasattr(features, "with_format") else features
-    return rows
-
-
-def _python_offsets(features: Sequence[Mapping[str, Any]]) -> tuple[Int64s, Tokens]:
+def _python_offsets(features: Any) -> tuple[Int64s, Tokens]:
     lengths: list[int] = []
     offsets: list[tuple[int, int]] = []
-    for feature in features:
+    # Python objects, whatever a `datasets.Dataset` is set to return.
+    for feature in features.with_format(None) if hasattr(features, "with_format") else features:
         row = [tuple(pair) if pair else (-1, -1) for pair in feature["offset_mapping"]]
         max_context = feature.get("token_is_max_context")
         if max_context is not None:

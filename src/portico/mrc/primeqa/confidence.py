@@ -42,8 +42,7 @@ class ConfidenceScorer:
 
     def predict_scores(self, records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
         """Return the confidence in each record of one example, ``float64 [N]`` in 0..1."""
-        scores_N: npt.NDArray[np.float64] = self._model.predict_proba(self.make_features(records))[:, 1]
-        return scores_N
+        return self._model.predict_proba(self.make_features(records))[:, 1]
 
     @staticmethod
     def make_features(records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:

@@ -74,8 +74,7 @@ class CollectingMetric(ABC):
 
     def _score_by(self, metric: Metric, read: Callable[[Record], Record] = lambda record: record) -> Scores:
         metric.update([read(record) for record in self._predictions], self._references)
-        scores: Scores = metric.compute()
-        return scores
+        return metric.compute()
 
 
 class SQUAD(CollectingMetric):

@@ -104,8 +104,6 @@ class AbstractPreProcessor(ABC):
         self._tokenizer = tokenizer
         self._stride = stride
         self._max_seq_len = tokenizer.model_max_length if max_seq_len is None else max_seq_len
-        self._negative_sampling_prob_when_has_answer = negative_sampling_prob_when_has_answer
-        self._negative_sampling_prob_when_no_answer = negative_sampling_prob_when_no_answer
         self._subsampling = Subsampling(
             negative_sampling_prob_when_has_answer, negative_sampling_prob_when_no_answer, subsampling_seed
         )

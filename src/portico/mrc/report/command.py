@@ -365,12 +365,6 @@ def _validation_of(data: Any) -> Sequence[Example]:
     return MRCData(**{key: value for key, value in data.items() if key != TARGET}).load_validation()
 
 
-def _check_entries(path: Path, entries: Mapping[str, Any], form: str, is_valid: Callable[[Any], bool]) -> None:
-    for key, entry in entries.items():
-        if not is_valid(entry):
-            raise _unusable(path, f"the entry of question {shorten(key)} is {shorten(entry)}, not {form}")
-
-
 def _read_by_question(
     path: Path, predictions: Mapping[str, str], form: str, is_valid: Callable[[Any], bool]
 ) -> dict[str, Any]:
@@ -380,7 +374,9 @@ def _read_by_question(
     if found and missing:
         lacking = f"lacks {len(missing):,} of the {len(predictions):,} answered questions, such as {min(missing)!r}"
         raise _unusable(path, f"{lacking}, so it belongs to another evaluation")
-    _check_entries(path, found, form, is_valid)
+    for key, entry in found.items():
+        if not is_valid(entry):
+            raise _unusable(path, f"the entry of question {shorten(key)} is {shorten(entry)}, not {form}")
     return found
 
 

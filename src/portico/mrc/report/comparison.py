@@ -101,24 +101,14 @@ def write_comparison(
     ``first`` is the baseline. The results of all runs have the same questions in the same order, at least one. For the
     other arguments see ``write_report``. Returns the verdict: what changed, and whether that is significant.
     """
-    page, verdict = _build_page([first, second, *others], max_megabytes)
+    build_page = _page_of_several if others else _page_of_two
+    page, verdict = build_page([first, second, *others], round(max_megabytes * BYTES))
     write_text(path, page)
     return verdict
 
 
-def comparison_page(
-    first: RunRecord, second: RunRecord, *others: RunRecord, max_megabytes: float = MAX_MEGABYTES
-) -> str:
-    """Return the comparison of runs as one HTML page; for the arguments see ``write_comparison``."""
-    return _build_page([first, second, *others], max_megabytes)[0]
-
-
-def _build_page(runs: Sequence[RunRecord], max_megabytes: float) -> tuple[str, str]:
-    """Return the page of a comparison and its verdict."""
-    return (_page_of_two if len(runs) == 2 else _page_of_several)(runs, round(max_megabytes * BYTES))
-
-
 def _page_of_two(runs: Sequence[RunRecord], max_bytes: int) -> tuple[str, str]:
+    """Return the page of a comparison and its verdict."""
     first, second = runs
     whole = difference("", first.results, second.results)
     tested = significance(first.results, second.results)

@@ -42,8 +42,7 @@ class QuestionResult:
         golds: Accepted answers as ``(text, start)``; empty if the question has no answer. A negative start means that
             the position of the answer is unknown.
         predicted_text: The model's answer; empty if it declined to answer.
-        predicted_start: First character of the answer in ``context``, or None.
-        predicted_end: The character after its last one, or None.
+        predicted_span: The answer's character range in ``context``, end exclusive, or None.
         probability: The model's confidence in its answer, in 0..1, or None if the run did not save it.
         null_odds: Score of "no answer" minus the score of the best span, or None if the model cannot decline.
         exact: 1.0 if the answer equals an accepted one after normalisation, else 0.0.
@@ -61,8 +60,7 @@ class QuestionResult:
     context: str
     golds: tuple[tuple[str, int], ...]
     predicted_text: str
-    predicted_start: int | None
-    predicted_end: int | None
+    predicted_span: Span | None
     probability: float | None
     null_odds: float | None
     exact: float
@@ -71,13 +69,6 @@ class QuestionResult:
     language: str = ""
     nbest: tuple[Candidate, ...] = ()
     if_answered: Scores | None = None
-
-    @property
-    def predicted_span(self) -> Span | None:
-        """The answer's character range in ``context``, end exclusive, or None."""
-        if self.predicted_start is None or self.predicted_end is None:
-            return None
-        return self.predicted_start, self.predicted_end
 
     @property
     def gold_spans(self) -> list[Span]:

@@ -311,8 +311,7 @@ def kinds_bar(kinds: Sequence[Kind], ranking: Sequence[Kind], unlisted: Kind | N
     """
     counts = count_kinds(kinds)
     links = {kind: kind_link(ranking.index(kind)) for kind in counts if kind is not unlisted}
-    bar: Markup = macros("parts.html.j2").share_bar(counts, links)
-    return bar
+    return macros("parts.html.j2").share_bar(counts, links)
 
 
 def group_tables(
@@ -363,8 +362,7 @@ def _reliability_chart(measured: Calibration) -> Markup:
         middle = frame.x(50 * (bin_.low + bin_.high))
         high, low = (frame.y(100 * end) for end in (bin_.interval.high, bin_.interval.low))
         whiskers.append(f"M{middle:.2f} {high:.2f}V{low:.2f}")
-    chart: Markup = macros("charts.html.j2").reliability_chart(measured.bins, frame, bars, whiskers)
-    return chart
+    return macros("charts.html.j2").reliability_chart(measured.bins, frame, bars, whiskers)
 
 
 def _threshold_chart(thresholds: ThresholdCurve, postprocess: Mapping[str, Any]) -> Markup:

@@ -3,10 +3,20 @@
 import pytest
 
 from portico.mrc.report import Candidate
-from portico.mrc.report.comparison import comparison_page
 from portico.mrc.report.run_page import run_page
 from portico.report.sweep_page import sweep_page
-from report_pages import BROWSER, CONTEXT, HISTORY, HOSTILE, RESULTS, record, result, summary, with_script
+from report_pages import (
+    BROWSER,
+    CONTEXT,
+    HISTORY,
+    HOSTILE,
+    RESULTS,
+    comparison_page,
+    record,
+    result,
+    summary,
+    with_script,
+)
 from report_pages import browse as browse_address
 
 if BROWSER is None:

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from portico.errors import InputError
-from portico.mrc.report.comparison import align_runs, comparison_page
-from report_pages import HOSTILE, Page, record, result
+from portico.mrc.report.comparison import align_runs
+from report_pages import HOSTILE, Page, comparison_page, record, result
 
 FIRST = [result(0), result(1, predicted="1901"), result(2, predicted="1901"), result(3, gold="", predicted="Turku")]
 SECOND = [result(0, predicted="1901"), result(1), result(2, predicted="1901"), result(3, gold="", predicted="")]

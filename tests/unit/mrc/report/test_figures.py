@@ -28,8 +28,8 @@ from report_pages import result
         ({"gold": "born", "predicted": " in", "f1": 0.0}, Outcome.WRONG_SPAN),
         ({"predicted": ""}, Outcome.FALSE_NO_ANSWER),
         ({"gold": "", "predicted": "Turku"}, Outcome.MISSED_NO_ANSWER),
-        ({"predicted": "in Turku", "f1": 0.67, "predicted_start": None}, Outcome.BOUNDARY),
-        ({"predicted": "1901", "predicted_start": None}, Outcome.WRONG_SPAN),
+        ({"predicted": "in Turku", "f1": 0.67, "predicted_span": None}, Outcome.BOUNDARY),
+        ({"predicted": "1901", "predicted_span": None}, Outcome.WRONG_SPAN),
         ({"predicted": "in Turku", "f1": 0.67, "golds": (("Turku", -1),)}, Outcome.BOUNDARY),
     ],
 )

@@ -105,7 +105,7 @@ def test_the_threshold_in_use_is_marked_if_it_is_in_range(used, num_marks):
 
 
 def test_lone_surrogates_are_replaced(tmp_path):
-    lone = result(context="Turku \ud800", golds=(("Turku", 0),), predicted_start=0, predicted_end=5)
+    lone = result(context="Turku \ud800", golds=(("Turku", 0),), predicted_span=(0, 5))
     write_report(tmp_path / "report.html", record([lone]))
     assert "Turku ?" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
