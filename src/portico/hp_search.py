@@ -276,8 +276,7 @@ class RaySearch(SearchBackend, hf_compat.RayTuneBackend):
     def run(self, trainer: Any, n_trials: int, direction: Any, **options: Any) -> BestRun:
         # The trainer is pickled for the processes of the trials: without weights, since each trial makes its model.
         release_model(trainer)
-        best: BestRun = super().run(trainer, n_trials, direction, **options)
-        return best
+        return super().run(trainer, n_trials, direction, **options)
 
 
 class WandbSearch(SearchBackend, hf_compat.WandbBackend):

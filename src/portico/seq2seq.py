@@ -331,8 +331,7 @@ class Seq2SeqTrainer(Trainer, core=Seq2SeqCore):
                 loss = self.label_smoother(outputs, inputs["labels"])
             else:
                 loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
-        mean: torch.Tensor = loss.detach().mean()
-        return mean
+        return loss.detach().mean()
 
     def _pad_tokens(self, tokens: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
         length = compute_padded_length(tokens, config)

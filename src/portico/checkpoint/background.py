@@ -81,8 +81,7 @@ class BackgroundWriter:
         """
         if not self.copies:
             return state
-        copy: State = map_tensors(self._on_host, state)
-        return copy
+        return map_tensors(self._on_host, state)
 
     def start(self, folder: Path, finish: Job, *, uses_collectives: bool, timeout: timedelta | None = None) -> None:
         """Run the jobs that write ``folder``, then ``finish``, in a thread; all processes call this.

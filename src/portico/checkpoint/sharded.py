@@ -221,8 +221,7 @@ def _read_weights(file: Path) -> dict[str, _StoredWeight]:
 def _take_part(like: torch.Tensor, source: Any) -> torch.Tensor:
     """Return this process's part of ``source``, a full tensor or a slice of a file, sharded as ``like`` is."""
     if isinstance(like, DTensor):
-        part: torch.Tensor = hf_compat.shard_operation(like).shard_tensor(source)
-        return part
+        return hf_compat.shard_operation(like).shard_tensor(source)
     return source if isinstance(source, torch.Tensor) else source[...]
 
 

@@ -255,8 +255,7 @@ def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None
             f"Trainer cannot instantiate unsupported optimizer: {args.optim}; set `optim` to a value of "
             "`transformers.training_args.OptimizerNames`."
         )
-    chosen: tuple[Any, dict[str, Any]] = _names._OPTIMIZER_HANDLERS[args.optim](context)
-    return chosen
+    return _names._OPTIMIZER_HANDLERS[args.optim](context)
 
 
 # ---- Attention of models whose sequences are split ----
@@ -273,14 +272,12 @@ def attention_function(name: str, module: nn.Module) -> "Callable[..., Any]":
     own = getattr(
         sys.modules[type(module).__module__], "eager_attention_forward", _names.ALL_ATTENTION_FUNCTIONS["sdpa"]
     )
-    found: Callable[..., Any] = _names.ALL_ATTENTION_FUNCTIONS.get_interface(name, own)
-    return found
+    return _names.ALL_ATTENTION_FUNCTIONS.get_interface(name, own)
 
 
 def mask_function(name: str) -> "Callable[..., Any]":
     """Return what makes the masks of the attention ``name``."""
-    found: Callable[..., Any] = _names.ALL_MASK_ATTENTION_FUNCTIONS[name]
-    return found
+    return _names.ALL_MASK_ATTENTION_FUNCTIONS[name]
 
 
 def restrict_to_packed(pattern: "Callable[..., Any]", packed_BL: "torch.Tensor") -> "Callable[..., Any]":

@@ -327,10 +327,7 @@ def _on_host(optimizer: Optimizer) -> Optimizer:
             "set `zero_force_ds_cpu_optimizer` to false there."
         )
     options = {name: optimizer.defaults[name] for name in ("lr", "weight_decay")}
-    adam: Optimizer = DeepSpeedCPUAdam(
-        optimizer.param_groups, **options, adamw_mode=isinstance(optimizer, torch.optim.AdamW)
-    )
-    return adam
+    return DeepSpeedCPUAdam(optimizer.param_groups, **options, adamw_mode=isinstance(optimizer, torch.optim.AdamW))
 
 
 def engine_strategy(args: HFTrainingArguments, **options: Any) -> EngineStrategy:

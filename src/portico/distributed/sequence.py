@@ -57,8 +57,7 @@ UNSHARED = Sharing()
 
 def sequence_sharing(strategy: object) -> Sharing:
     """Return how the processes of ``strategy`` share sequences."""
-    sharing: Sharing = getattr(strategy, "sequence_sharing", UNSHARED)
-    return sharing
+    return getattr(strategy, "sequence_sharing", UNSHARED)
 
 
 def check_sequences(strategy: object, model: nn.Module) -> None:

@@ -662,5 +662,4 @@ def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
             "the name it takes, load one of the `AutoModelFor...` classes if it has no head for a task, or override "
             "`compute_loss`."
         )
-    loss: torch.Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
-    return loss
+    return outputs["loss"] if isinstance(outputs, dict) else outputs[0]

@@ -80,8 +80,7 @@ def model_like(description: Mapping[str, Any] | None) -> nn.Module:
             "give it to `TrainerModule.load_from_checkpoint(path, model=model)`."
         )
     kind = model_class(description["class"])
-    model: nn.Module = kind(kind.config_class(**json.loads(description["config"])))
-    return model
+    return kind(kind.config_class(**json.loads(description["config"])))
 
 
 def default_collator(processing_class: Any) -> Any:
