@@ -435,28 +435,14 @@ class LoopTrainer(Trainer, core=LoopCore):
     # ---- Evaluation ----
 
     @override
-    def evaluation_loop(
-        self,
-        dataloader: "Loader",
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         with self.gd_trainer.averaged_weights():
-            return super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
+            return super().evaluation_loop(*args, **kwargs)
 
     # ---- A run ----
 
     @override
-    def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        trial: "Trial" = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> TrainOutput:
+    def train(self, *args: object, **kwargs: object) -> TrainOutput:
         # The AllenNLP trainer has read its checkpoint.
         strategy, core = self._portico.lightning_trainer.strategy, self._portico
         check_strategy_of_training(self.args, strategy, runs_backward_in_step=core.runs_backward_in_step)
