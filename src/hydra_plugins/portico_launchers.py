@@ -52,14 +52,13 @@ class StartedJob:
 
     def result(self) -> JobReturn:
         """Return what Hydra gives to sweepers, once the job has ended."""
+        reason = ""
         try:
             # A job of submitit has an exit code for each of its tasks.
             codes = self.handle.results() if hasattr(self.handle, "results") else [self.handle.result()]
             code = next(filter(None, codes), 0)
         except Exception as error:  # each engine has its own
             code, reason = None, f"{type(error).__name__}: {error}"
-        else:
-            reason = ""
         self.job.read_outcome(code)
         if reason and self.job.status == KILLED:
             self.job.error = f"{self.job.error} ({reason.splitlines()[0]})"

@@ -200,15 +200,7 @@ class OptunaSweeper(Sweeper):
             directions=directions,
             load_if_exists=True,
         )
-        # With the seed it began with, a continued search would draw the first values again.
-        num_trials = len(self.study.get_trials(deepcopy=False))
-        self.study.sampler = self._sampler(num_trials)
-        if num_trials and self._is_seeded:
-            log.warning(
-                f"The search continues after {num_trials} trials. Its sampler begins anew, so with "
-                f"`hydra.sweeper.sampler.seed={self.sampler['seed']}` the further trials have other values than in a "
-                "search without an interruption."
-            )
+        self.study.sampler = self._sampler(len(self.study.get_trials(deepcopy=False)))
         found = [direction.name.lower() for direction in self.study.directions]
         if found != directions:
             raise InputError(
@@ -262,13 +254,6 @@ class OptunaSweeper(Sweeper):
             )
         return directions
 
-    @property
-    def _is_seeded(self) -> bool:
-        """Whether a seed was given for a sampler that draws with it; a grid and a sequence go on where they were."""
-        name = str(self.sampler.get(TARGET, "")) if self.sampler else ""
-        is_drawn = not name.endswith(("GridSampler", "QMCSampler", "BruteForceSampler"))
-        return bool(self.sampler) and self.sampler.get("seed") is not None and is_drawn
-
     def _sampler(self, num_trials: int) -> Any:
         """Return the sampler of a study that has ``num_trials`` trials."""
         import optuna
@@ -281,6 +266,14 @@ class OptunaSweeper(Sweeper):
             self.n_trials = min(self.n_trials, math.prod(map(len, described["search_space"].values())))
         # The seed of a grid or of a quasi-random sequence identifies it, and stays.
         elif sampler is not optuna.samplers.QMCSampler and described.get("seed") is not None:
+            # A brute-force search goes on where it was.
+            if num_trials and sampler is not optuna.samplers.BruteForceSampler:
+                log.warning(
+                    f"The search continues after {num_trials} trials. Its sampler begins anew, so with "
+                    f"`hydra.sweeper.sampler.seed={self.sampler['seed']}` the further trials have other values than "
+                    "in a search without an interruption."
+                )
+            # With the seed it began with, a continued search would draw the first values again.
             described["seed"] += num_trials
         return sampler(**described)
 

@@ -327,7 +327,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
 class _TorchLAMB(torch.optim.Optimizer):
     """LAMB in the form of torch's optimizers, which do not include it."""
 
-    _rule = LambRule()
+    _rule = LambRule({})
 
     def __init__(
         self,

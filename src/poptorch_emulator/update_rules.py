@@ -20,8 +20,8 @@ class UpdateRule(ABC):
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("lr", "betas", "eps", "weight_decay")
 
-    def __init__(self, state_types: Mapping[str, torch.dtype | None] | None = None) -> None:
-        self._state_types = dict(state_types or {})
+    def __init__(self, state_types: Mapping[str, torch.dtype | None]) -> None:
+        self._state_types = state_types
 
     def update(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
         """Change ``weight`` and ``state``, which the first update fills, in place; ``step`` counts updates from 1."""
@@ -71,7 +71,7 @@ class SgdRule(UpdateRule):
 class AdamRule(UpdateRule):
     """Adam, which adds weight decay to the gradient, or AdamW, which decays the weight; both correct the bias."""
 
-    def __init__(self, state_types: Mapping[str, torch.dtype | None] | None = None, *, decoupled: bool) -> None:
+    def __init__(self, state_types: Mapping[str, torch.dtype | None], *, decoupled: bool) -> None:
         super().__init__(state_types)
         self._decoupled = decoupled
 

@@ -4,7 +4,7 @@ import logging
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -18,28 +18,6 @@ from portico.gradient_descent.construction import ConfigurationError
 from portico.loop.plan import RunPlan
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class Window:
-    """The current accumulation window; ``end`` is the number of batches of the epoch up to its end."""
-
-    end: int = 0
-
-
-@dataclass(frozen=True)
-class EpochPlan(RunPlan):
-    """Counts of a training that ends with its data, whose length may be unknown.
-
-    ``window`` decides which batch ends a step: the last group of an epoch may be smaller, and without a length the
-    last one cannot be known beforehand.
-    """
-
-    window: Window = field(default_factory=Window)
-
-    def ends_window(self, batch_idx: int) -> bool:
-        """Return whether batch ``batch_idx`` of the current epoch is the last of its accumulation window."""
-        return batch_idx + 1 == self.window.end
 
 
 def count_batches(data_loader: Iterable[Any]) -> int | None:
@@ -57,7 +35,7 @@ def steps_per_epoch(
 
 def count_epochs(
     data_loader: Iterable[Any], *, num_epochs: int, num_gradient_accumulation_steps: int, world_size: int
-) -> EpochPlan:
+) -> RunPlan:
     """Count the batches and steps of ``num_epochs`` passes over the share ``data_loader`` of one process."""
     per_epoch = steps_per_epoch(data_loader, num_gradient_accumulation_steps)
     if per_epoch == 0:
@@ -68,7 +46,7 @@ def count_epochs(
     num_batches = count_batches(data_loader) or sys.maxsize
     data = getattr(data_loader, "dataset", None)
     num_examples = len(data) if per_epoch is not None and has_length(data) else 0
-    return EpochPlan(
+    return RunPlan(
         num_train_epochs=num_epochs,
         num_update_steps_per_epoch=per_epoch or sys.maxsize,
         steps_in_epoch=num_batches,

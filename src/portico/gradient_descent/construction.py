@@ -337,15 +337,10 @@ def _constructor_of(base: Callable[..., Any], params: object) -> tuple[Callable[
         return base, arguments
     name = arguments.pop("type", base.default_implementation)
     if name is None:
-        raise ConfigurationError(
-            f"The configuration of a {role_of(base)} has no 'type'; set it to {_one_of_the_names(base)}."
-        )
+        names = ", ".join(base.list_available())
+        allowed = f"one of: {names}" if names else "the dotted path of a class (no name is registered)"
+        raise ConfigurationError(f"The configuration of a {role_of(base)} has no 'type'; set it to {allowed}.")
     return base.by_name(name), arguments
-
-
-def _one_of_the_names(base: type[Registrable]) -> str:
-    names = ", ".join(base.list_available())
-    return f"one of: {names}" if names else "the dotted path of a class (no name is registered)"
 
 
 def _arguments(

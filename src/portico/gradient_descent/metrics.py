@@ -4,6 +4,7 @@ import datetime
 import json
 import logging
 import math
+import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,13 +160,8 @@ class ModelMetrics:
 
 def peak_memory_mb(accelerator: Accelerator) -> dict[int, float]:
     """Return the peak resident memory of each process in MiB, by rank. Every process must call this."""
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        here = 0.0
-    else:
-        # Linux counts in kilobytes, macOS in bytes.
-        here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (_MB if sys.platform == "darwin" else 1024)
+    # Linux counts in kilobytes, macOS in bytes.
+    here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (_MB if sys.platform == "darwin" else 1024)
     peak = torch.tensor([here], dtype=torch.float64, device=accelerator.device)
     return dict(enumerate(accelerator.gather(peak).tolist()))
 

@@ -102,7 +102,7 @@ class RegistrableOptimizer(Registrable):
 Optimizer = RegistrableOptimizer
 
 
-class HuggingfaceAdamW(torch.optim.AdamW):
+class HuggingfaceAdamW(ParameterwiseOptimizer, torch.optim.AdamW):
     """The AdamW that transformers removed in favour of torch's, with its former arguments and defaults.
 
     It is torch's, unless ``correct_bias`` is false: BERT was trained without the correction, and torch has no option.
@@ -122,20 +122,10 @@ class HuggingfaceAdamW(torch.optim.AdamW):
 
     @override
     def step(self, closure: Any = None) -> Any:
-        if self.correct_bias:
-            return super().step(closure)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self._update_without_correction(parameter, group)
-        return loss
+        return torch.optim.AdamW.step(self, closure) if self.correct_bias else super().step(closure)
 
-    def _update_without_correction(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+    @override
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
             # The names that torch gives them.

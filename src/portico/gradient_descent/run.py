@@ -61,7 +61,6 @@ from portico.compat.lightning import continue_from, end_epoch_after
 from portico.compat.transformers import EvalLoopOutput, TrainOutput, denumpify_detensorize
 from portico.gradient_descent.arguments import check_world_size
 from portico.gradient_descent.batches import (
-    EpochPlan,
     count_epochs,
     random_states,
     set_epoch,
@@ -147,14 +146,13 @@ class Progress:
 class DescentRun(TrainingRun):
     """One ``train()`` of an AllenNLP trainer, in the order of events that the module describes."""
 
-    plan: EpochPlan
-
     def __init__(self, trainer: "LoopTrainer", **options: Any) -> None:
         super().__init__(cast("Any", trainer), **options)
         self.gd_trainer = trainer.gd_trainer
         self.group: list[Any] = []
         self.outputs: list[dict[str, Any]] = []
         self.memory: dict[str, float] = {}
+        self.window_end = 0  # batches of the epoch up to the end of the current accumulation window
 
     @override
     def restore(self) -> None:
@@ -190,11 +188,13 @@ class DescentRun(TrainingRun):
         trainer = self.trainer
         plan = self.plan
         batches = self._open_epoch()
+        # The last group of an epoch may be smaller; without a length it cannot be known beforehand.
+        self.steps_on_leftover = True
         while group := list(islice(batches, plan.gradient_accumulation_steps)):
-            plan.window.end += len(group)
+            self.window_end += len(group)
             if len(group) < plan.gradient_accumulation_steps and plan.steps_in_epoch == sys.maxsize:
                 # Lightning steps at the last batch of an epoch, which it cannot know without a length.
-                end_epoch_after(trainer._portico.lightning_trainer, plan.window.end)
+                end_epoch_after(trainer._portico.lightning_trainer, self.window_end)
             trainer.current_gradient_accumulation_steps = len(group)
             self.group = group
             for position, batch in enumerate(group, start=1):
@@ -206,7 +206,7 @@ class DescentRun(TrainingRun):
     @override
     def begin_batch(self, batch_idx: int) -> None:
         super().begin_batch(batch_idx)
-        if batch_idx == self.plan.window.end - len(self.group):
+        if batch_idx == self.window_end - len(self.group):
             self.gd_trainer.progress.total_batches += 1
             self.gd_trainer.progress.sums.begin_batch()
             self.outputs = []
@@ -297,7 +297,7 @@ class DescentRun(TrainingRun):
                 )
             assert restored is not None, "only a resumed run skips batches"
             set_rng_states(restored["random_states"]["global"], args)
-        self.plan.window.end = num_skipped
+        self.window_end = num_skipped
         return batches
 
     def _weights_to_compare(self) -> dict[str, torch.Tensor] | None:
@@ -435,28 +435,14 @@ class LoopTrainer(Trainer, core=LoopCore):
     # ---- Evaluation ----
 
     @override
-    def evaluation_loop(
-        self,
-        dataloader: "Loader",
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         with self.gd_trainer.averaged_weights():
-            return super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
+            return super().evaluation_loop(*args, **kwargs)
 
     # ---- A run ----
 
     @override
-    def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        trial: "Trial" = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> TrainOutput:
+    def train(self, *args: object, **kwargs: object) -> TrainOutput:
         # The AllenNLP trainer has read its checkpoint.
         strategy, core = self._portico.lightning_trainer.strategy, self._portico
         check_strategy_of_training(self.args, strategy, runs_backward_in_step=core.runs_backward_in_step)

@@ -42,10 +42,8 @@ class IPUValidationSession(ValidationSession):
     AllenNLP counts a shorter last batch as a full one; here a batch holds many of its batches.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._loss = 0.0
-        self._num_rows = 0
+    _loss = 0.0
+    _num_rows = 0
 
     @override
     def step(self, inputs: Batch, batch_idx: int) -> None:

@@ -107,7 +107,7 @@ class OptimizerConversion:
             kept = {key: group[key] for key in ("initial_lr", *keys) if key in group}
             groups.append({**kept, "params": self.find_trained_parameters(group["params"])})
         defaults = {key: optimizer.param_groups[0][key] for key in keys}
-        converted = getattr(backend.optim, name)(groups, **defaults, **_select_options(name, optimizer, options))
+        converted = getattr(backend.optim, name)(groups, **defaults, **_select_options(name, options))
         self._carry_state(optimizer, converted)
         return converted
 
@@ -152,7 +152,7 @@ def _check_convertible(optimizer: torch.optim.Optimizer, given: Mapping[str, Any
             )
 
 
-def _select_options(name: str, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> dict[str, Any]:
+def _select_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if name == "RMSprop":
         if options["max_grad_norm"]:
             logger.warning(

@@ -1,7 +1,7 @@
 """``IPUPrecision``: number formats of a program, whose backward pass and weight update are not the host's."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import lightning.pytorch as pl
 import torch
@@ -38,11 +38,9 @@ class IPUPrecision(Precision):
         """Return the counterpart of the plugin that Lightning chose for a ``precision``."""
         if isinstance(plugin, cls):
             return plugin
-        if type(plugin) in (Precision, HalfPrecision, MixedPrecision):
-            for precision in PRECISIONS:
-                if plugin.precision == precision:
-                    return cls(precision)
-        raise _build_error(str(plugin.precision))
+        if type(plugin) not in (Precision, HalfPrecision, MixedPrecision):
+            raise _build_error(str(plugin.precision))
+        return cls(cast(PrecisionName, plugin.precision))
 
     @override
     def convert_module(self, module: nn.Module) -> nn.Module:

@@ -176,7 +176,7 @@ def _tracing_options() -> Iterator[None]:
         # Numbers such as the probability of a dropout stay constants.
         "specialize_float": True,
         # A log message, which models write once, is not worth a graph break.
-        "ignore_logger_methods": {getattr(logging.Logger, name, None) for name in _LOG_METHODS} - {None},
+        "ignore_logger_methods": {getattr(logging.Logger, name) for name in _LOG_METHODS},
         "recompile_limit": _MOST_GRAPHS,
     }
     # Sizes that are equal by chance, such as of a batch and of a layer, must not share a symbol: the weights fix one.

@@ -29,7 +29,6 @@ class FusedAdamW(ParameterwiseOptimizer):
         betas: Decay of the running means of gradient and squared gradient.
         eps: Added to the root.
         weight_decay: Decoupled weight decay.
-        settings: How ONNX Runtime runs.
 
     Raises:
         InputError: If a parameter is not float32 on the CPU.
@@ -42,8 +41,6 @@ class FusedAdamW(ParameterwiseOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
-        *,
-        settings: SessionSettings | None = None,
     ) -> None:
         require()
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
@@ -54,7 +51,7 @@ class FusedAdamW(ParameterwiseOptimizer):
                         "`optim='adamw_ort_fused'` takes float32 parameters on the CPU, but one is "
                         f"{parameter.dtype} on {parameter.device}; set `optim='adamw_torch'`."
                     )
-        self._session = make_session(_step_model(), settings or SessionSettings())
+        self._session = make_session(_step_model(), SessionSettings())
 
     def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]

@@ -48,16 +48,12 @@ class Compilation:
 _current: ContextVar[Compilation] = ContextVar("portico_ort_compilation")
 
 
-def make_backend(
-    settings: SessionSettings | None = None, *, strict: bool = False, report: Report | None = None
-) -> Callable[..., Any]:
+def make_backend(settings: SessionSettings, *, strict: bool, report: Report) -> Callable[..., Any]:
     """Return a backend for ``torch.compile``, with the options of :func:`portico.ort.api.compile`.
 
     Raises:
         InputError: If ``strict`` refuses a graph; raised by the call that builds it.
     """
-    settings = settings or SessionSettings()
-    report = Report() if report is None else report
     compilation = Compilation(settings, strict, report, SessionCache(settings))
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -107,7 +103,8 @@ def portico_ort(
     report: Report | None = None,
 ) -> Any:
     """Run a graph of ``torch.compile(model, backend="portico_ort")``, with the options of :func:`make_backend`."""
-    return make_backend(settings, strict=strict, report=report)(module, example_inputs)
+    backend = make_backend(settings or SessionSettings(), strict=strict, report=report or Report())
+    return backend(module, example_inputs)
 
 
 class _Decompositions(Mapping[object, Callable[..., Any]]):

@@ -22,8 +22,9 @@ _UNARY = (
 @lowers(aten.logical_or.default, op_type="Or")
 @lowers(aten.logical_xor.default, op_type="Xor")
 @lowers(aten.logical_not.default, op_type="Not")
-# Torch emits the last for a quotient of numbers, such as a mean over a symbolic number of rows.
+# Torch emits `true_divide` for a quotient of numbers, such as a mean over a symbolic number of rows.
 @lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, op_type="Div")
+@lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar, op_type="Pow")
 def apply_to_operands(graph: Graph, *operands: Operand, op_type: str) -> Value:
     return graph.op(op_type, *map(graph.operand, operands))
 
@@ -63,11 +64,9 @@ def sign(graph: Graph, x: Value) -> Value:
 
 @lowers(aten.trunc.default)
 def trunc(graph: Graph, x: Value) -> Value:
-    return _truncate(graph, x) if x.is_float else x
-
-
-def _truncate(graph: Graph, x: Value) -> Value:
-    """Round floats towards zero, keeping the sign of a zero."""
+    """Round towards zero, keeping the sign of a zero; an integer is rounded already."""
+    if not x.is_float:
+        return x
     is_negative = graph.op("Less", x, graph.operand(0))
     return graph.op("Where", is_negative, graph.op("Ceil", x), graph.op("Floor", x))
 
@@ -115,16 +114,11 @@ def add_or_sub(graph: Graph, x: Operand, y: Operand, alpha: Operand = 1, *, op_t
     return graph.op(op_type, x, graph.op("Mul", y, graph.operand(alpha)) if is_scaled else y)
 
 
-@lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
-def power(graph: Graph, base: Operand, exponent: Operand) -> Value:
-    return graph.op("Pow", graph.operand(base), graph.operand(exponent))
-
-
 @lowers(aten.pow.Tensor_Scalar)
 def power_of_number(graph: Graph, x: Value, exponent: Operand) -> Value:
     """Return roots, squares and their reciprocals as ATen does: ``Pow`` differs at -0.0 and ``-inf``."""
     if not isinstance(exponent, int | float) or not (exponent == 2 or (x.is_float and exponent in (0.5, -0.5, -2))):
-        return power(graph, x, exponent)
+        return apply_to_operands(graph, x, exponent, op_type="Pow")
     x = graph.operand(x)
     result = graph.op("Mul", x, x) if abs(exponent) == 2 else graph.op("Sqrt", x)
     return graph.op("Reciprocal", result) if exponent < 0 else result
@@ -143,8 +137,8 @@ def div_rounded(graph: Graph, x: Operand, y: Operand, rounding_mode: str | None 
     x, y = graph.operand(x), graph.operand(y)
     if rounding_mode == "floor":
         return _floor_of_floats(graph, x, y) if x.is_float else _floor_of_integers(graph, x, y)
-    quotient: Value = graph.op("Div", x, y)
-    return _truncate(graph, quotient) if rounding_mode and x.is_float else quotient
+    quotient: Value = graph.op("Div", x, y, dtype=x.dtype)
+    return trunc(graph, quotient) if rounding_mode else quotient
 
 
 def _floor_of_floats(graph: Graph, x: Value, y: Value) -> Value:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -85,22 +84,20 @@ def extreme_and_index(graph: Graph, x: Value, dim: int, keepdim: bool = False, *
 
 
 @lowers_along(aten.topk.default)
-def topk(graph: Graph, x: Value, k: Size, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    return _sort_first(graph, x, k, dim, largest)
-
-
-@lowers_along(aten.sort.default)
-def sort(graph: Graph, x: Value, dim: int = -1, descending: bool = False) -> Any:
-    return _sort_first(graph, x, x.dims[dim], dim, descending)
-
-
-def _sort_first(graph: Graph, x: Value, count: Size, dim: int, largest: bool) -> tuple[Value, Value]:
+def topk(
+    graph: Graph, x: Value, k: Size, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, Value]:
     """Return the first elements in order, and their indices; equal ones stay in order, and NaN is as large as inf."""
     keys = x
     if x.is_float:
         keys = graph.op("Where", graph.op("IsNaN", x), graph.constant(math.inf, x.dtype or graph.out[0].dtype), x)
-    values, indices = graph.op("TopK", keys, graph.vector([count]), outputs=2, axis=dim, largest=int(largest))
+    values, indices = graph.op("TopK", keys, graph.vector([k]), outputs=2, axis=dim, largest=int(largest))
     return graph.op("GatherElements", x, indices, axis=dim) if x.is_float else values, indices
+
+
+@lowers_along(aten.sort.default)
+def sort(graph: Graph, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
+    return topk(graph, x, x.dims[dim], dim, descending)
 
 
 @lowers_along(aten.any.default, aten.any.dim, aten.any.dims)
