@@ -138,6 +138,17 @@ def test_data_of_another_form_is_refused(loaded):
         load_sources(OwnData(loaded))
 
 
+def test_a_question_may_be_given_twice_to_train_on_and_not_to_evaluate(tmp_path):
+    files = {}
+    for name, records in {"once": [RECORD], "twice": [RECORD, RECORD]}.items():
+        files[name] = str(tmp_path / f"{name}.jsonl")
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (found,) = load_sources(MRCData(train_file=files["twice"], validation_file=files["once"]))
+    assert (len(found.train), len(found.validation)) == (2, 1)
+    with pytest.raises(InputError, match="duplicate id, first used by"):
+        load_sources(MRCData(train_file=files["once"], validation_file=files["twice"]))
+
+
 def test_a_recorded_group_is_loaded_again():
     data = {"_target_": "portico.mrc.config.MRCData", "num_train": 8, "num_validation": 4, "max_eval_samples": 3}
     examples = load_examples(data)
