@@ -174,8 +174,10 @@ def test_run_on_a_gpu_starts_with_tf32(monkeypatch):
     monkeypatch.setattr("lightning.fabric.accelerators.cuda._is_ampere_or_later", lambda device: True)
     monkeypatch.setattr(torch.backends, "fp32_precision", "tf32")
     matmul, device = torch.backends.cuda.matmul, torch.device("cuda", 0)
-    # What another test has set for these products alone would take precedence.
-    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    # What another test has set for these products alone, or by the older setting, would take precedence.
+    before = matmul.fp32_precision
+    torch.set_float32_matmul_precision("highest")
+    matmul.fp32_precision = "tf32"
     try:
         with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
             CUDAAccelerator().setup_device(device)
