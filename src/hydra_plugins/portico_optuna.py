@@ -266,7 +266,7 @@ class OptunaSweeper(Sweeper):
             self.n_trials = min(self.n_trials, math.prod(map(len, described["search_space"].values())))
         # The seed of a grid or of a quasi-random sequence identifies it, and stays.
         elif sampler is not optuna.samplers.QMCSampler and described.get("seed") is not None:
-            # A brute-force search goes on where it was.
+            # A brute-force search continues where it stopped.
             if num_trials and sampler is not optuna.samplers.BruteForceSampler:
                 log.warning(
                     f"The search continues after {num_trials} trials. Its sampler begins anew, so with "

@@ -119,7 +119,7 @@ class Rehearsed:
         return {"checkpoint": self.checkpoint, "rows": self.rows, "max_steps": self.max_steps}
 
     def add_resume(self, tried: Sequence["Rehearsed"], ending: str, seconds: float) -> None:
-        """Add the stage of a resume, after that of the checkpoint.
+        """Add the result of a resume as a stage, after the checkpoint.
 
         ``tried`` are the records of the processes that resumed; ``ending`` says how they ended if none has a fault.
         """

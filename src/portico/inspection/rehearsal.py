@@ -209,7 +209,7 @@ class Rehearsal(Observer):
     def on_search(self, trainer: ObservedTrainer, num_trials: "int | None") -> "int | None":
         self._num_trials = num_trials or 1
         if num_trials is None:
-            self.record.warnings.append("The search has no number of trials, so the forecast is that of one.")
+            self.record.warnings.append("The search sets no number of trials, so the forecast covers one trial.")
         return 1
 
     @override

@@ -47,8 +47,8 @@ def rehearse_script(words: list[str], *, checks_data: bool, num_rows: int) -> "P
     with sheltered() as shelter:
         if not shelter.covers_disks:
             print(
-                "This system gives no process a view of the disk of its own, so only output folders are replaced; "
-                "what the script itself writes elsewhere is written.",
+                "This system cannot give a process its own view of the disk, so only output folders are replaced; "
+                "what the script writes elsewhere is really written.",
                 file=sys.stderr,
             )
         settings = {
